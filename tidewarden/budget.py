@@ -34,12 +34,14 @@ class Budget:
         self._left_s = min(self._burst_s, self._left_s + cost_s)
 
     def left_s(self, now: float) -> float:
-        """Seconds that may be spent at once; below zero: more was spent than there was."""
+        """
+        Return the seconds that may be spent at once; below zero: more was spent than there was.
+        """
         passed_s = max(0.0, now - self._at)
         return (
             min(self._burst_s, self._left_s + self._share * passed_s) if passed_s else self._left_s
         )
 
     def wait_s(self, now: float, least_s: float = 0.0) -> float:
-        """Seconds until ``least_s`` may be spent at once; 0: now."""
+        """Return the seconds until ``least_s`` may be spent at once; 0: now."""
         return max(0.0, (least_s - self.left_s(now)) / self._share)

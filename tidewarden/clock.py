@@ -18,20 +18,20 @@ from typing import Protocol, TypeVar
 
 
 class Clock(Protocol):
-    """The clock that parts are given."""
+    """Tells the time to parts of the program."""
 
     def monotonic(self) -> float:
-        """Seconds of a clock that never steps."""
+        """Return the seconds of a clock that never steps."""
 
     def unix_ms(self) -> int:
-        """Milliseconds since 1970, which a host may step."""
+        """Return the milliseconds since 1970, which a host may step."""
 
     async def sleep_until(self, until: float) -> None:
         """Return when :meth:`monotonic` has reached ``until`` (seconds)."""
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """Reads the machine's clocks."""
 
     # itself, for it is read twice a request
     monotonic = staticmethod(time.monotonic)

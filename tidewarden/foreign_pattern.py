@@ -1,5 +1,5 @@
 """
-Matches texts against regular expressions that somebody else wrote: a file, a user, a stored record.
+Matches texts against regular expressions that others wrote: a file, a user, a stored record.
 
 The time that a match takes grows with the text alone, whatever the pattern: RE2 does not backtrack.
 Python's own ``re`` does, and a pattern such as ``(a+)+b`` stops a whole process for years there.
@@ -47,7 +47,7 @@ def is_match(pattern: str, text: str) -> bool:
 
 @functools.lru_cache(maxsize=KEPT_MAX)
 def _read(pattern: str) -> Any:
-    """The pattern as RE2 has it. Raises: re2.error."""
+    """Compile the pattern as RE2 has it. Raises: re2.error."""
     options = re2.Options()
     options.max_mem = MEMORY_BYTES_MAX
     options.never_capture = True  # Nobody asks for groups, and thousands of them cost much.

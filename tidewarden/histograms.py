@@ -36,7 +36,7 @@ LONG_S = (
 @dataclass(frozen=True, slots=True)
 class Kind:
     """
-    What a family counts.
+    Says what a family counts.
 
     Args:
         name: in ``/metrics`` after ``tidewarden_``; ends in ``_seconds``.
@@ -142,7 +142,7 @@ class Histogram:
 
 
 class Family:
-    """The histograms of one kind, each with its own labels."""
+    """Holds the histograms of one kind, each with its own labels."""
 
     __slots__ = ("_series", "kind")
 

@@ -69,7 +69,7 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {
 
 
 def redact(text: str) -> str:
-    """``text`` with whatever looks like a secret blanked."""
+    """Return ``text`` with each part blanked that looks like a secret."""
     for pattern in _SECRETS:
         text = pattern.sub(r"\1***", text)
     return text
@@ -105,7 +105,7 @@ class Json(logging.Formatter):
 
 
 class Human(logging.Formatter):
-    """``12:00:01.234 WARNING n0 raft: message``, coloured on a terminal."""
+    """Formats as ``12:00:01.234 WARNING n0 raft: message``, coloured on a terminal."""
 
     def __init__(self, node: str, *, colour: bool) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class OncePer:
         self._passed_at = -math.inf
 
     def passes(self) -> bool:
-        """Whether this one is to be logged; if so, none is for so long."""
+        """Return whether this line is to be logged; if so, no other is for so long."""
         now = self._clock.monotonic()
         if now - self._passed_at < self._seconds:
             return False
@@ -187,7 +187,7 @@ class OncePer:
 
 class File(logging.handlers.RotatingFileHandler):
     """
-    A node's log file, which other users of the host may not read.
+    Writes a node's log file, which other users of the host may not read.
 
     One that could not be written, on a full disk, is opened anew for the next line, which begins
     one of its own.
@@ -196,7 +196,7 @@ class File(logging.handlers.RotatingFileHandler):
     _torn = False
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A line was not written, or not set aside; as :meth:`logging.Handler.handleError`."""
+        """Handle a line that was not written, as :meth:`logging.Handler.handleError` does."""
         stream, self.stream = self.stream, None
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):

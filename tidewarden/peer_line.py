@@ -36,24 +36,26 @@ class Mac:
     key: bytes
 
     def of(self, *parts: bytes) -> bytes:
-        """The MAC of the parts, none of which can borrow from its neighbour."""
+        """Return the MAC of the parts, none of which can borrow from its neighbour."""
         made = hmac.new(self.key, digestmod=sha256)
         for part in parts:
             made.update(len(part).to_bytes(8, "big") + part)
         return made.digest()
 
     def open(self, raw: bytes, *before: bytes) -> bytes | None:
-        """The body of a message whose MAC covers ``before`` and it; None: somebody else made it."""
+        """
+        Return the body of a message whose MAC covers ``before`` and it; None: another key made it.
+        """
         mac, body = raw[:MAC_BYTES], raw[MAC_BYTES:]
         return body if hmac.compare_digest(mac, self.of(*before, body)) else None
 
     def reply_to(self, question: bytes, body: bytes) -> bytes:
-        """The message that answers a message."""
+        """Make the message that answers a message."""
         return self.of(b"reply", question[MAC_BYTES:], body) + body
 
 
 def mac_for(cluster_secret: str, purpose: bytes) -> Mac:
-    """The MACs of nodes that share this secret, for one kind of question."""
+    """Return the MACs of nodes that share this secret, for one kind of question."""
     return Mac(hmac.new(cluster_secret.encode(), purpose, sha256).digest())
 
 

@@ -25,7 +25,9 @@ class Progress:
 
     def rest(self, until: float) -> None:
         """
-        There is nothing to do for it until then (:meth:`Clock.monotonic`), unless it is woken.
+        Note that the part has nothing to do until then, unless it is woken.
+
+        ``until`` is of :meth:`Clock.monotonic`.
         """
         self.steps += 1
         self._at = until
@@ -36,5 +38,5 @@ class Progress:
 
     @property
     def late_s(self) -> float:
-        """For how many seconds it should have got on, and has not."""
+        """Return for how many seconds the part should have got on, and has not."""
         return 0.0 if self._at is None else max(0.0, self._clock.monotonic() - self._at)

@@ -93,7 +93,7 @@ def handler_span(queue: str, task_id: str, attempt: int, traceparent: str) -> It
 
 @contextmanager
 def client_span(name: str, attributes: Mapping[str, str | int]) -> Iterator[Any]:
-    """Trace a request to somebody else; yields the span, or None where nothing is traced."""
+    """Trace a request to another program; yields the span, or None where nothing is traced."""
     if not traced():
         yield None
         return
@@ -115,7 +115,7 @@ def failed(span: Any, reason: str, attributes: Mapping[str, str | int] | None = 
 
 
 def _span_context(api: Any, traceparent: str) -> Any:
-    """The context that a node has answered; None: there is none."""
+    """Return the context that a node has answered; None: there is none."""
     try:
         version, trace, span, flags = traceparent.split("-")
         found = api.SpanContext(

@@ -60,7 +60,7 @@ class SharedLimit:
         self.refused_total = 0
 
     def has_room(self, user: str, many: int = 1) -> bool:
-        """Whether there are so many more for this user."""
+        """Return whether the user may have so many more."""
         used, whole, share = self.used + many - 1, self.whole, self._limits.share
         if used >= whole:
             return False
@@ -99,7 +99,7 @@ class SharedLimit:
         )
 
     def add(self, user: str, many: int = 1) -> None:
-        """The user has so many more, whether there is room or not."""
+        """Count so many more for the user, whether there is room or not."""
         self.used += many
         self.by_user[user] = self.by_user.get(user, 0) + many
 
@@ -109,7 +109,7 @@ class SharedLimit:
         self.add(user)
 
     def give_back(self, user: str, many: int = 1) -> None:
-        """The user has so many less."""
+        """Count so many less for the user."""
         left = self.by_user[user] - many
         self.used -= many
         if left:
@@ -119,7 +119,7 @@ class SharedLimit:
 
     @contextmanager
     def held(self, user: str, many: int = 1) -> Iterator[None]:
-        """Meanwhile the user has so many more. Raises: Full."""
+        """Count so many more for the user within the block. Raises: Full."""
         self.check(user, many)
         self.add(user, many)
         try:
@@ -182,15 +182,15 @@ class UserLimits:
         )
 
     def follow(self, users: Collection[str]) -> None:
-        """Go on with these users: one who is alone leaves nothing for others."""
+        """Note the users there are: one who is alone leaves nothing for others."""
         self.share = self._share if len(users) > 1 else THOUSAND
 
     def bound_http(self, connections_max: int) -> None:
-        """The HTTP door has so many connections, perhaps fewer than the settings say."""
+        """Bound the HTTP door's connections, perhaps to fewer than the settings say."""
         self.http_connections.whole = connections_max
         self.http_waits.whole = max(1, int(connections_max * HTTP_WAITS_SHARE))
 
 
 def most_of_user(whole: int, share: int) -> int:
-    """How many of ``whole`` one user may have at most; ``share`` is in thousandths."""
+    """Return how many of ``whole`` one user may have at most; ``share`` is in thousandths."""
     return max(1, whole * share // THOUSAND)

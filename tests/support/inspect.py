@@ -129,14 +129,14 @@ def note_subscription(ears: Any, *reply: Any) -> None:
 
 
 # Tokens
-ledger_of = attrgetter("_ledger")
+accounts_of = attrgetter("_accounts")
 journal_of = attrgetter("_journal")
 vault_of = attrgetter("_reader._vault")
 keyring_of = attrgetter("_reader._vault.keyring")
 reader_of = attrgetter("_reader")  # of tokens; a connection's: of its requests
 cache_of = attrgetter("_cache")
 pools_of = attrgetter("_pools")  # by provider
-token_endpoint_of = attrgetter("_grants._revoker._exchange")
+token_endpoint_of = attrgetter("_grants._revoker._endpoint")
 journal_replay_of = attrgetter("_replay")
 revoker_of = attrgetter("_grants._revoker")
 outbox_of = attrgetter("_grants._lifecycle._outbox")
@@ -154,7 +154,7 @@ is_eager = attrgetter("_eager")
 owed_of = attrgetter("_owed")  # what a refresher has still to write down
 heads_of = attrgetter("_heads")  # request heads that are kept
 connector_of = attrgetter("_connector")
-key_store_of = attrgetter("_shelf")
+key_store_of = attrgetter("_key_store")
 session_of = attrgetter("_session")
 probing_of = attrgetter("_probing")  # accounts that probe a limit
 untold_of = attrgetter("_counts")  # evidence that is not told yet

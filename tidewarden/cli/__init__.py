@@ -48,7 +48,9 @@ if sys.argv[1:2] == ["node"]:
 
 def command_line(*verbs: str) -> typer.Typer:
     """
-    The command line with these ``verbs``. What they import takes longer than most of them run.
+    Build the command line with these ``verbs``.
+
+    What they import takes longer than most of them run.
     """
     import typer
 
@@ -85,14 +87,12 @@ def _verbs(group: TyperInfo) -> list[CommandInfo]:
 
 
 def flowing(text: str) -> str:
-    """
-    Paragraphs of one line each, to be broken where the terminal ends and not where the source does.
-    """
+    """Join each paragraph to one line, to be broken by the terminal and not by the source."""
     return "\n\n".join(" ".join(one.split()) for one in text.strip().split("\n\n"))
 
 
 def main() -> None:
-    """The console script. Ends the process with an exit code; see ``tidewarden --help``."""
+    """Run the console script. Ends the process with an exit code; see ``tidewarden --help``."""
     # imports make much that stays, which it would look through again and again
     gc.set_threshold(50_000, 20, 50)
     for stream in (sys.stdout, sys.stderr):

@@ -203,7 +203,9 @@ def _header(source: BinaryIO) -> dict[str, Any]:
 
 def _check_keys(header: dict[str, Any], data_dir: Path) -> None:
     """
-    Keys that are there already must be the backup's: with another vault.key no token could be read.
+    Check that keys that are there already are the backup's.
+
+    With another vault.key no token could be read.
     """
     for name, file in KEYS.items():
         path, wanted = data_dir / "secrets" / file, header["keys"][name]
@@ -219,7 +221,7 @@ def _check_keys(header: dict[str, Any], data_dir: Path) -> None:
 
 
 def _unpack(source: BinaryIO, header: dict[str, Any], folder: Path) -> None:
-    """The store's folder with the copy as its whole log."""
+    """Make the store's folder, with the copy as its whole log."""
     digest, size = hashlib.sha256(), 0
     files = folder / "appendonlydir"
     files.mkdir(mode=0o700, parents=True)

@@ -323,14 +323,14 @@ def leave(
 
 
 def at(url: str, address: str) -> str:
-    """``url`` with another node's ``host:base_port``: the same scheme, user and secret."""
+    """Return ``url`` with another node's ``host:base_port``: the same scheme, user and secret."""
     parts = urlsplit(url)
     who = parts.netloc.rpartition("@")[0]
     return urlunsplit(parts._replace(netloc=f"{who}@{address}" if who else address))
 
 
 def _asked(address: str, verb: str = "R.STATUS") -> Any:
-    """What a node says of itself; None: it does not answer."""
+    """Ask a node about itself; None: it does not answer."""
     try:
         line = dial(address, SILENCE_S)
         try:
@@ -347,7 +347,7 @@ def _asked(address: str, verb: str = "R.STATUS") -> Any:
 def _row(
     name: str, member: dict[str, Any], own: dict[str, Any] | None, leader: dict[str, Any]
 ) -> dict[str, Any]:
-    """One member: what it says of itself, and what the leader knows of it."""
+    """Describe one member by what it says of itself, and what the leader knows of it."""
     age_ms, heard_s = member["store_age_ms"], member["raft_heard_s"]
     if own:
         role = own["role"]
@@ -370,7 +370,7 @@ def _row(
 
 
 def _show_copies(leader: dict[str, Any]) -> None:
-    """Each member's store, where stores replicate: its part, and why it is not in sync."""
+    """Show each member's store, where stores replicate: its part, and why it is not in sync."""
     rows = [
         (
             name,
@@ -397,7 +397,7 @@ def _show_copies(leader: dict[str, Any]) -> None:
 
 
 def _show_choice(choice: dict[str, Any], *, err: bool) -> None:
-    """What a last resort would choose, and what may be missing then."""
+    """Show what a last resort would choose, and what may be missing then."""
     typer.echo(
         f"{cell(choice['node'])} would have the primary, whose data is of view {choice['view']}, as"
         f" far as mark {choice['seq']}",

@@ -37,8 +37,8 @@ def addresses(url: str, data_dir: Path) -> list[str]:
     keeps in ``data_dir``.
 
     The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only.
-    Ends the program when another folder than the usual one was named and has no cluster: whoever
-    mistyped it means no other cluster.
+    Ends the program when another folder than the usual one was named and has no cluster: it was
+    mistyped, and no other cluster is meant.
     """
     if urls := [one.strip() for one in url.split(",") if one.strip()]:
         return urls
@@ -51,11 +51,7 @@ def addresses(url: str, data_dir: Path) -> list[str]:
 
 
 class NodeLine:
-    """
-    A connection to one node.
-
-    Answers come as Python values: text, int, list, dict; text that is no UTF-8 as bytes.
-    """
+    """Connects to one node."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -77,9 +73,7 @@ class NodeLine:
         return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
 
     def batch(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]:
-        """
-        Many verbs in one go; an answer each, a ``redis.ResponseError`` for one that was refused.
-        """
+        """Send many verbs in one go; returns an answer each, or a ``redis.ResponseError``."""
         pipeline = self._client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
@@ -145,8 +139,9 @@ def dial(address: str, silence_s: float | None = None) -> NodeLine:
 
 def _of_redis(address: str) -> tuple[str, dict[str, Any]]:
     """
-    An address as the SDK takes it, and as redis-py does: with our usual port, and its word for
-    ``?ca=FILE``, whom to trust.
+    Translate an address of the SDK for redis-py.
+
+    It gets our usual port, and redis-py's word for ``?ca=FILE``, whom to trust.
     """
     parts = urlsplit(address)
     query = parse_qsl(parts.query, keep_blank_values=True)
@@ -164,7 +159,7 @@ def _of_redis(address: str) -> tuple[str, dict[str, Any]]:
 @contextmanager
 def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
     """
-    A node to ask: the first that answers.
+    Yield a node to ask: the first that answers.
 
     Ends the program with a message and the right exit code on every error.
     """
@@ -225,7 +220,7 @@ def no_address(address: str, error: ValueError) -> typer.Exit:
 
 
 def shown(address: str) -> str:
-    """``address`` without its secret."""
+    """Return ``address`` without its secret."""
     scheme, separator, rest = address.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if separator else address.rpartition("@")[2]
 
@@ -244,7 +239,7 @@ def said(error: redis.RedisError) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Byte strings as text wherever they are UTF-8."""
+    """Turn byte strings into text wherever they are UTF-8."""
     if isinstance(value, bytes):
         try:
             return value.decode()

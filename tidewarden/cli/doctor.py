@@ -80,7 +80,7 @@ def doctor(
 
 
 def _journals(node: NodeLine) -> list[str]:
-    """What keeps nodes from asking providers, and which, as far as it may be known."""
+    """Say what keeps nodes from asking providers, and which, as far as it may be known."""
     try:
         stats: dict[str, dict[str, Any]] = node.call("T.STATS")
     except redis.ResponseError:

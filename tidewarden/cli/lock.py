@@ -36,15 +36,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The lock's name.")]
 
 
 class HeldLock:
-    """
-    A lock held under a session, renewed by a thread.
-
-    The thread has connections of its own and runs until :meth:`end`, or until ``lost`` says why it
-    cannot renew. ``join()`` makes such a connection, to any node, that has joined the session.
-
-    ``until`` (monotonic seconds): nobody else has the lock before, counted from before the latest
-    renewal was sent.
-    """
+    """Holds a lock under a session; a thread renews it."""
 
     def __init__(self, join: Callable[[], NodeLine], name: str, fence: int, lease_ms: int) -> None:
         self._join = join
@@ -248,8 +240,9 @@ def release(
 
 def _joined(nodes: Sequence[str], session: str, silence_s: float) -> NodeLine:
     """
-    A connection that has joined the session, to the first node that lets it. Raises:
-    redis.RedisError: the last one's.
+    Return a connection that has joined the session, to the first node that lets it.
+
+    Raises: redis.RedisError: the last one's.
     """
     trouble: redis.RedisError = redis.ConnectionError("there is no node")
     for address in nodes:
@@ -299,8 +292,9 @@ def _end(child: subprocess.Popen[bytes]) -> int:
 @contextmanager
 def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
     """
-    Signals that would end us end the command, and with it us; a terminal's Ctrl-C reaches it by
-    itself.
+    Pass signals that would end us to the command, whose end ends us.
+
+    A terminal's Ctrl-C reaches the command by itself.
     """
     former = {
         number: signal.signal(number, lambda number, _: child.send_signal(number))

@@ -87,7 +87,7 @@ def node(
 
 
 def _line() -> str:
-    """A secret that a program gives: the first line of standard input."""
+    """Read a secret that a program gives: the first line of standard input."""
     if secret := sys.stdin.readline().rstrip("\r\n"):
         return secret
     raise stop(

@@ -27,7 +27,7 @@ def print_json(value: Any, *, err: bool = False) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table, as wide as it needs to be when it does not go to a terminal."""
+    """Print a table, as wide as it needs to be when it does not go to a terminal."""
     from rich import box  # most of what verbs say needs none of it
     from rich.console import Console
     from rich.table import Table
@@ -43,7 +43,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def print_map(fields: Mapping[str, Any], indent: int = 0) -> None:
-    """Names and values, aligned; maps inside are indented."""
+    """Print names and values, aligned; maps inside are indented."""
     width = max((len(str(name)) for name in fields), default=0)
     for name, value in fields.items():
         if isinstance(value, Mapping) and value:
@@ -54,7 +54,7 @@ def print_map(fields: Mapping[str, Any], indent: int = 0) -> None:
 
 
 def moment(unix_ms: int | None) -> str:
-    """A time on the wire as people write it, UTC; ``-`` for none."""
+    """Write a time on the wire as people do, UTC; ``-`` for none."""
     return (
         datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         if unix_ms
@@ -63,7 +63,7 @@ def moment(unix_ms: int | None) -> str:
 
 
 def cell(value: Any) -> str:
-    """``value`` on one line, printable."""
+    """Write ``value`` on one line, printable."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -50,7 +50,7 @@ def store(
 
 
 def _unneeded(config: Config) -> str:
-    """Why this node has no store that could run by itself; empty: it has one."""
+    """Say why this node has no store that could run by itself; empty: it has one."""
     if config.store.url != "embedded":
         return "store.url: found the address of a server; allowed for `tidewarden store`: embedded"
     if config.node.role == "worker":

@@ -348,7 +348,7 @@ def _number(name: str, answer: Any, as_json: bool) -> None:
 
 
 def payload_bytes(text: str) -> bytes:
-    """A payload argument; ``-`` stands for all of standard input."""
+    """Return a payload argument's bytes; ``-`` stands for all of standard input."""
     return sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
 
 

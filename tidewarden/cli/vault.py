@@ -119,7 +119,7 @@ def new_key(
 
 
 async def _watch(node: NodeLine) -> Mapping[str, Any]:
-    """The status when it has ended; meanwhile it is drawn on a terminal."""
+    """Return the status when the rotation has ended; meanwhile draw it on a terminal."""
     clock, console = SystemClock(), Console(stderr=True)
     with console.status("rotating") as shown:
         while True:

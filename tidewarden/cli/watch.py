@@ -114,7 +114,9 @@ class Watch:
             await self._clock.sleep_until(until)
 
     async def _ask(self, name: str) -> None:
-        """One node's status; empty when it does not answer. One that is not ready has one, too."""
+        """
+        Ask one node for its status, which a node that is not ready has, too; empty: no answer.
+        """
         child = self._cluster.nodes[name]
         if child.pid is None or not child.served.is_set():
             self._status.pop(name, None)
@@ -125,7 +127,7 @@ class Watch:
             self._status[name] = {}
 
     async def _ask_of_tokens(self, name: str) -> None:
-        """What one node knows of all tokens; what it does not answer stays as it was."""
+        """Ask one node about all tokens; what it does not answer stays as it was."""
         now = self._clock.monotonic()
         try:
             self._tokens = await self._call(name, "T.STATS")
@@ -146,7 +148,7 @@ class Watch:
             return plain(await line.execute_command(*command))
 
     async def _refreshed(self, name: str) -> int:
-        """How many refreshes were stored since there is data, as ``/metrics`` tells it."""
+        """Return how many refreshes were stored since there is data, as ``/metrics`` tells it."""
         plan = self._cluster.plan
         headers = {"Authorization": f"Bearer {ADMIN}:{plan.secret('admin.secret')}"}
         timeout = aiohttp.ClientTimeout(total=ANSWER_S_MAX)
@@ -215,7 +217,7 @@ class Watch:
                 self._stores = known
 
     def store(self) -> str:
-        """The store in a line, or how many there are and which of them are in sync."""
+        """Describe the store in a line, or how many there are and which of them are in sync."""
         plan, store = self._cluster.plan, self._cluster.stores.one
         if hosts := self._cluster.stores.hosts:
             status = stores_of([self._row(name) for name in plan.names])
@@ -249,14 +251,14 @@ def program() -> str:
 
 
 class RefreshRate:
-    """A counter's growth a second, over the last few looks at it."""
+    """Measures a counter's growth a second, over the last few looks at it."""
 
     def __init__(self) -> None:
         self.total = 0
         self._history: deque[tuple[float, int]] = deque(maxlen=RATE_LOOKS)
 
     def add(self, now: float, total: int) -> None:
-        """A look: ``now`` in monotonic seconds."""
+        """Take the count at one moment: ``now`` in monotonic seconds."""
         if total < self.total:
             self._history.clear()
         self.total = total

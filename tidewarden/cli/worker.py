@@ -100,7 +100,7 @@ def worker(
 
 def load(app: str) -> Worker:
     """
-    The Worker that ``module:name`` means; modules of the working directory are found, too.
+    Load the Worker that ``module:name`` means; modules of the working directory are found, too.
 
     Ends the program with a message and the code for wrong usage when there is none.
     """

@@ -21,7 +21,7 @@ FORM = (
 @dataclass(frozen=True, slots=True)
 class Address:
     """
-    The address of one node's RESP port, with the user and secret to authenticate with.
+    Holds the address of one node's RESP port, with the user and secret to authenticate with.
 
     ``str()`` and ``repr()`` are without the secret.
     """

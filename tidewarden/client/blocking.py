@@ -40,7 +40,7 @@ class Task:
 
     @property
     def bridge(self) -> Bridge:
-        """The bridge to the loop that runs the asyncio task."""
+        """Return the bridge to the loop that runs the asyncio task."""
         return self.client.bridge
 
     queue = Inner[str]("The name of the queue.")
@@ -99,7 +99,7 @@ class Lock:
 
     @property
     def bridge(self) -> Bridge:
-        """The bridge to the loop that runs the asyncio lock."""
+        """Return the bridge to the loop that runs the asyncio lock."""
         return self.client.bridge
 
     name = Inner[str]("The lock's name.")
@@ -141,7 +141,7 @@ class Queue:
 
     @property
     def bridge(self) -> Bridge:
-        """The bridge to the loop that runs the asyncio queue."""
+        """Return the bridge to the loop that runs the asyncio queue."""
         return self.client.bridge
 
     name = Inner[str]("The queue's name.")
@@ -184,7 +184,7 @@ class Queue:
         """
         Acknowledge many tasks (or ``(id, lease)`` pairs) of this queue in few pieces.
 
-        Returns: for each whether it was ours; one that was not has somebody else.
+        Returns: for each whether it was ours; another client has one that was not.
         """
         given = [task.inner if isinstance(task, Task) else task for task in tasks]
         return self.bridge.run(self.inner.ack_many(given))
@@ -213,7 +213,7 @@ class Queue:
 
 class Client:
     """
-    A connection to a cluster, see :class:`AsyncClient`, for any number of threads.
+    Connects to a cluster, see :class:`AsyncClient`, for any number of threads.
 
     Make one in each process: it does not survive a fork. ``with Client() as client: …`` closes it.
     """
@@ -278,7 +278,7 @@ class Client:
     def take(
         self, *queues: str, count: int = 1, wait_ms: int = 0, lease_ms: int | None = None
     ) -> list[Task]:
-        """As :meth:`AsyncClient.take`: from several queues, earlier ones first."""
+        """Take tasks as :meth:`AsyncClient.take` does: from several queues, earlier ones first."""
         found = self.bridge.run(
             self.inner.take(*queues, count=count, wait_ms=wait_ms, lease_ms=lease_ms)
         )

@@ -40,7 +40,7 @@ Found = TypeVar("Found")
 
 class AsyncClient:
     """
-    A connection to a cluster, for any number of asyncio tasks of one loop.
+    Connects to a cluster, for any number of asyncio tasks of one loop.
 
     Connections are made when first needed.
 

@@ -32,7 +32,7 @@ class Broken(Exception):
 
 
 class _Batch:
-    """The requests of one piece: their answers, and the future that waits for them."""
+    """Holds the requests of one piece: their answers, and the future that waits for them."""
 
     __slots__ = ("count", "future", "orphan", "replies")
 

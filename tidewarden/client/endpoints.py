@@ -68,7 +68,7 @@ class Endpoints:
         self._ahead_ms: float | None = None  # the store's clock less our monotonic one
 
     def current(self) -> Address:
-        """The address of the node in use."""
+        """Return the address of the node in use."""
         return self.addresses[self._turn % len(self.addresses)]
 
     def failed(self, address: Address) -> None:
@@ -90,8 +90,10 @@ class Endpoints:
 
     def store_ms(self) -> float:
         """
-        The latest that the store's clock can show now, unix ms; known once a connection was made.
-        With it no lease is believed to be longer than it is.
+        Return the latest that the store's clock can show now, unix ms.
+
+        It is known once a connection was made. With it no lease is believed to be longer than it
+        is.
         """
         assert self._ahead_ms is not None
         return self._clock.monotonic() * 1000 + self._ahead_ms
@@ -134,7 +136,7 @@ class Endpoints:
         await self._learn(connection, address)
 
     async def _learn(self, connection: ClientConnection, address: Address) -> None:
-        """Ask which other nodes there are; they let in whom this one does."""
+        """Ask which other nodes there are; they know the same users."""
         now = self._clock.monotonic()
         if not self._learns or (self._learned_at is not None and now - self._learned_at < LEARN_S):
             return
@@ -188,7 +190,7 @@ def _keep(known: set[tuple[str, int]], at: tuple[str, int]) -> None:
 
 
 def _others(members: Any, like: Address) -> list[Address]:
-    """The nodes of ``R.STATUS``, which are reached as ``like`` is."""
+    """List the nodes of ``R.STATUS``, which are reached as ``like`` is."""
     found = []
     for member in members.values() if isinstance(members, dict) else ():
         host, _, port = str(member.get("address", "")).rpartition(":")

@@ -42,7 +42,7 @@ UNUSABLE = (Draining, Full, Internal, Stale, StoreDown)
 
 
 class PendingCall:
-    """One call under way: the answers it has, and the requests that have to be sent again."""
+    """Holds one call under way: its answers so far, and the requests that have to be sent again."""
 
     __slots__ = ("_again", "_places", "answers", "packed", "repeated")
 

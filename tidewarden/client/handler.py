@@ -39,7 +39,7 @@ class Handler:
 
     @property
     def is_async(self) -> bool:
-        """Whether the function runs in the event loop, not in a thread."""
+        """Return whether the function runs in the event loop, not in a thread."""
         return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
             getattr(self.function, "__call__", None)  # noqa: B004  # an object with ``async def __call__``
         )

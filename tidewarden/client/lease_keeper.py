@@ -20,7 +20,7 @@ SHARE = 3  # of its lease, after which a task is touched
 
 class Renewable(Protocol):
     """
-    A task or lock under a lease that can be renewed.
+    Is a task or lock under a lease that can be renewed.
 
     ``since``: our monotonic clock at its latest renewal, seconds.
     """
@@ -53,7 +53,7 @@ class LeaseKeeper:
 
     @property
     def held(self) -> list[Renewable]:
-        """The tasks and locks whose leases are renewed."""
+        """Return the tasks and locks whose leases are renewed."""
         return list(self._timers)
 
     def keep(self, task: Renewable) -> None:

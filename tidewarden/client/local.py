@@ -12,7 +12,7 @@ DEFAULT_PORT = 7420
 
 def local_urls(data_dir: str | Path = DATA_DIR) -> list[str]:
     """
-    Addresses of the nodes whose data is in this folder, as its admin; without any: 127.0.0.1:7420.
+    List the addresses of the nodes with data in this folder, as its admin; none: 127.0.0.1:7420.
 
     The admin's secret that ``up`` wrote there is used for them; it goes to loopback addresses only.
     """

@@ -46,12 +46,14 @@ class AsyncLock:
 
     @property
     def held(self) -> bool:
-        """Whether the lock is ours, as far as is known."""
+        """Return whether the lock is ours, as far as is known."""
         return self.fence > 0 and not self.lost
 
     @property
     def lost(self) -> bool:
-        """Whether its lease is known to have ended without our doing: stop what it was for."""
+        """
+        Return whether the lease is known to have ended without our doing: stop what it was for.
+        """
         return self._loss.known
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:

@@ -106,7 +106,7 @@ class LoopThread(Bridge):
 
 
 class BlockingFront(Protocol):
-    """A blocking object that stands for one of the asyncio client."""
+    """Is a blocking object that stands for one of the asyncio client."""
 
     @property
     def bridge(self) -> Bridge: ...

@@ -95,7 +95,7 @@ def checked(name: str, value: Any) -> Arg:
 
 
 def words(**options: Arg | None) -> tuple[Arg, ...]:
-    """``delay=5, reason=None`` → ``("DELAY", 5)``."""
+    """Write options as the wire has them: ``delay=5, reason=None`` → ``("DELAY", 5)``."""
     return tuple(
         item
         for name, value in options.items()

@@ -212,7 +212,7 @@ class AsyncQueue:
         """
         Acknowledge many tasks (or ``(id, lease)`` pairs) of this queue in few pieces.
 
-        Returns: for each whether it was ours; one that was not has somebody else.
+        Returns: for each whether it was ours; another client has one that was not.
         """
         given = list(tasks)
         answers: list[bool] = []
@@ -234,7 +234,7 @@ class AsyncQueue:
     # By id and lease, for those who have no task in hand.
 
     async def ack(self, id: str, lease: int, result: Any = None) -> None:
-        """As :meth:`AsyncTask.ack`. Raises: NotHeld."""
+        """Acknowledge as :meth:`AsyncTask.ack` does. Raises: NotHeld."""
         only(
             await self._run(
                 "Q.ACK",
@@ -248,7 +248,7 @@ class AsyncQueue:
     async def release(
         self, id: str, lease: int, delay_ms: int | None = None, reason: str | None = None
     ) -> None:
-        """As :meth:`AsyncTask.release`. Raises: NotHeld."""
+        """Release as :meth:`AsyncTask.release` does. Raises: NotHeld."""
         only(
             await self._run(
                 "Q.RELEASE", self.name, id, lease, *words(delay=delay_ms, reason=reason)
@@ -258,11 +258,11 @@ class AsyncQueue:
     async def fail(
         self, id: str, lease: int, delay_ms: int | None = None, reason: str | None = None
     ) -> None:
-        """As :meth:`AsyncTask.fail`. Raises: NotHeld."""
+        """Fail as :meth:`AsyncTask.fail` does. Raises: NotHeld."""
         only(await self._run("Q.FAIL", self.name, id, lease, *words(delay=delay_ms, reason=reason)))
 
     async def bury(self, id: str, lease: int, reason: str | None = None) -> None:
-        """As :meth:`AsyncTask.bury`. Raises: NotHeld."""
+        """Bury as :meth:`AsyncTask.bury` does. Raises: NotHeld."""
         only(await self._run("Q.BURY", self.name, id, lease, *words(reason=reason)))
 
     async def touch(self, id: str, lease: int, lease_ms: int | None = None) -> int:
@@ -402,7 +402,7 @@ class AsyncQueue:
         return int(only(await self._run("Q.PURGE", self.name, *words(state=state)))[0])
 
     async def release_all(self) -> int:
-        """Release every leased task, whoever holds it, and return how many."""
+        """Release every leased task, whichever client holds it, and return how many."""
         return int(only(await self._run("Q.RELEASEALL", self.name))[0])
 
     async def move(

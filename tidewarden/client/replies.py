@@ -98,7 +98,7 @@ def plain(value: Any) -> Any:
 
 
 def mapped(value: Any) -> dict[str, Any]:
-    """A map of the wire: a map in RESP3, names and values in turn in RESP2."""
+    """Read a map of the wire: a map in RESP3, names and values in turn in RESP2."""
     if isinstance(value, list):
         value = dict(zip(value[::2], value[1::2], strict=True))
     found: dict[str, Any] = plain(value)

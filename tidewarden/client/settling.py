@@ -32,7 +32,7 @@ class Settling:
 
     @contextlib.contextmanager
     def gathering(self) -> Iterator[None]:
-        """While the worker waits for something to be settled: it will take at once then."""
+        """Mark that the worker waits for something to be settled, and will take at once then."""
         self._gathers = True
         try:
             yield

@@ -27,7 +27,7 @@ RELEASING = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExi
 
 
 class Loss:
-    """Notes that a lease is lost, and wakes those who wait for that."""
+    """Notes that a lease is lost, and wakes the tasks that wait for that."""
 
     __slots__ = ("_event", "known")
 
@@ -121,13 +121,13 @@ class AsyncTask:
     @property
     def fence(self) -> int:
         """
-        The lease's number: whatever the task changes can refuse a smaller one than it has seen.
+        Return the lease's number: what the task changes can refuse a smaller one than it has seen.
         """
         return self.lease
 
     @property
     def text(self) -> str:
-        """The payload as UTF-8 text."""
+        """Return the payload as UTF-8 text."""
         return self.payload.decode()
 
     def json(self) -> Any:
@@ -137,9 +137,9 @@ class AsyncTask:
     @property
     def lost(self) -> bool:
         """
-        Whether the lease is known to have ended against our will.
+        Return whether the lease is known to have ended against our will.
 
-        Then somebody else has the task, or will. Drop the work.
+        Then another client has the task, or will have it. Drop the work.
         """
         return self._loss is not None and self._loss.known
 
@@ -157,7 +157,7 @@ class AsyncTask:
         """
         Acknowledge the task: it is done, and removed.
 
-        ``result`` (bytes, text, or what JSON can say) is kept for those who wait for its end.
+        ``result`` (bytes, text, or what JSON can say) is kept for callers that wait for its end.
 
         Raises: NotHeld: the lease has ended; Full: the store is, and the result longer than the
         task: it is held still, and can be acknowledged without, or later; Unreachable.
@@ -185,7 +185,7 @@ class AsyncTask:
         await self._settle("Q.FAIL", words(delay=delay_ms, reason=shortened(reason)))
 
     async def bury(self, reason: str | None = None) -> None:
-        """Bury the task until somebody kicks it. Raises: NotHeld, Unreachable."""
+        """Bury the task until it is kicked. Raises: NotHeld, Unreachable."""
         await self._settle("Q.BURY", words(reason=shortened(reason)))
 
     async def touch(self, lease_ms: int | None = None) -> int:
@@ -204,7 +204,11 @@ class AsyncTask:
     async def _settle(
         self, verb: str, options: tuple[str | bytes | int, ...], *, moot: bool = True
     ) -> None:
-        """``moot``: when it was sent twice, a lease that has ended is what was wanted."""
+        """
+        Settle the task by ``verb``.
+
+        ``moot``: when it was sent twice, a lease that has ended is what was wanted.
+        """
         kept = self.client.leases.drop(self)
         command = (verb, self.queue, self.id, self.lease, *options)
         found = await (

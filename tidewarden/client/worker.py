@@ -41,7 +41,7 @@ HOPELESS = (NoAuth, WrongPass, Denied, BadArg)  # no pause makes these better
 
 class BlockingSide(Client):
     """
-    The worker's client for handlers that run in threads.
+    Serves handlers that run in threads, by the worker's client.
 
     Closing it closes nothing: it is the worker's.
     """
@@ -108,8 +108,9 @@ class Worker:
     @property
     def client(self) -> AsyncClient:
         """
-        The worker's client, for handlers that run in the loop; the others have ``task.client``.
-        Only while it runs.
+        Return the client for handlers that run in the loop; the others have ``task.client``.
+
+        Only while the worker runs.
         """
         if self._client is None:
             raise RuntimeError("the worker does not run")
@@ -242,15 +243,17 @@ class Worker:
 
     def _free_slots(self) -> int:
         """
-        How many tasks may be taken: for as many handlers, and as many tasks again may wait for the
-        answer to their ack.
+        Return how many tasks may be taken.
+
+        There may be as many as handlers, and as many again that wait for the answer to their ack.
         """
         return min(self.concurrency - len(self._busy), 2 * self.concurrency - len(self._running))
 
     async def _settle(self, job: asyncio.Task[None], command: Command) -> tuple[list[Any], bool]:
         """
-        The job's handler is through: what settles its task goes out with the take for the slot that
-        is free now.
+        Settle the task of a job whose handler is through.
+
+        What settles it goes out with the take for the slot that is free now.
         """
         assert self._settling is not None
         self._busy.discard(job)
@@ -303,8 +306,9 @@ class Worker:
 
     async def _done(self, task: AsyncTask, result: bytes | None) -> None:
         """
-        The work is done, and not to be done again because a full store has no room for what it
-        returned.
+        Acknowledge a task whose work is done.
+
+        A full store that has no room for the result is no reason to do the work again.
         """
         try:
             await task.ack(result)
@@ -334,7 +338,7 @@ class Worker:
     async def _call(
         self, handler: Handler, task: AsyncTask, blocking: Client, threads: Threads
     ) -> Any:
-        """The function's result, as bytes or ``None``."""
+        """Return the function's result, as bytes or ``None``."""
         function: Callable[[Any], Any] = handler.function
         with handler_span(task.queue, task.id, task.attempt, task.traceparent):
             if handler.is_async:
@@ -369,7 +373,7 @@ class Worker:
 
     @staticmethod
     async def _named(task: AsyncTask) -> Mapping[str, Any]:
-        """What its put or its queue names of a task; nothing, where that cannot be learned."""
+        """Return what a task's put or queue sets; nothing, where that cannot be read."""
         with contextlib.suppress(Error):  # whether the task is ours still the failing will tell
             return (await task.client.queue(task.queue).peek(task.id)).fields
         return {}
@@ -379,7 +383,9 @@ class Worker:
         return min(self.backoff_ms << min(attempt - 1, 20), BACKOFF_MS_MAX)
 
     async def _dropped(self, task: AsyncTask) -> None:
-        """The job was cancelled: the lease is lost, or the worker stops."""
+        """
+        Release the task of a job that was cancelled, as the worker stops, unless the lease is lost.
+        """
         if task.lost or task.settled:
             return
         log.info("releases task %s of %s", task.id, task.queue)

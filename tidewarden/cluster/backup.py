@@ -1,5 +1,5 @@
 """
-Backups: a copy of the store at one moment, kept on this node until it was fetched.
+Makes backups: a copy of the store at one moment, kept on this node until it was fetched.
 
 A header describes the copy.
 """
@@ -86,7 +86,7 @@ class Backups:
 
     async def read(self, name: str, offset: int) -> bytes:
         """
-        At most a mebibyte of the copy from ``offset`` on; none at its end.
+        Read at most a mebibyte of the copy from ``offset`` on; none at its end.
 
         Raises: NotFound: it is not here.
         """

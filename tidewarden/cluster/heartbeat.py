@@ -54,7 +54,7 @@ class Heartbeat:
         self.beats = 0
 
     async def run(self) -> None:
-        """Until cancelled: have the thread run, and show it that this loop turns."""
+        """Run the thread until cancelled, and show it that this loop turns."""
         self._stopping = threading.Event()
         thread = threading.Thread(target=self._in_thread, name="tidewarden-heartbeat", daemon=True)
         thread.start()
@@ -80,7 +80,7 @@ class Heartbeat:
                 await sleep(self._clock, BEAT_S / 2)
 
     def _is_wanted(self) -> bool:
-        """Whether the loop's own beats are late, and the loop does not hang."""
+        """Return whether the loop's own beats are late, and the loop does not hang."""
         now = self._clock.monotonic()
         hung = now - self.turned_at > HUNG_S
         if hung and not self._hung:

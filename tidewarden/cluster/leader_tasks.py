@@ -32,7 +32,11 @@ Run = Callable[[int, str], Awaitable[None]]
 
 
 class LeaderTasks:
-    """Each a :class:`tidewarden.progress.Progress` and what runs it: ``run(epoch, holder)``."""
+    """
+    Runs the duties of the leader.
+
+    Each is a :class:`tidewarden.progress.Progress` and what runs it: ``run(epoch, holder)``.
+    """
 
     def __init__(self, clock: Clock, *duties: tuple[Progress, Run]) -> None:
         self._clock = clock
@@ -40,7 +44,7 @@ class LeaderTasks:
         self.begun_anew = 0
 
     async def run(self, epoch: int, holder: str) -> None:
-        """Until cancelled, or until one of them ends. Raises: what that raises."""
+        """Run the duties until cancelled, or until one of them ends. Raises: what that raises."""
         tasks: list[asyncio.Future[None]] = [
             asyncio.ensure_future(run(epoch, holder)) for _, run in self._duties
         ]
@@ -87,7 +91,7 @@ class LeaderTasks:
         return list(late)
 
     def warning(self) -> str:
-        """Which of them stand still, or ""."""
+        """Say which duties stand still, or ""."""
         late = [(duty.name, duty.late_s) for duty, _ in self._duties]
         return "; ".join(
             f"the leader's {name} has not got on for {late_s:.0f} s"
@@ -96,6 +100,6 @@ class LeaderTasks:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Numbers for /metrics."""
+        """Return numbers for /metrics."""
         late = {duty.name: round(duty.late_s, 3) for duty, _ in self._duties}
         return {"leader_duty_late_seconds": late, "leader_duties_begun_anew_total": self.begun_anew}

@@ -76,7 +76,7 @@ class Leadership:
         self.terms = 0
 
     def raft_changed(self) -> None:
-        """Raft's view changed: a term of ours may be over."""
+        """Note that Raft's view changed: a term of ours may be over."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -168,6 +168,6 @@ class Leadership:
 
 
 def stored_epoch(refusal: Stale) -> int:
-    """The epoch that a fence is at, as its refusal says; 0 when it says none."""
+    """Return the epoch that a fence is at, as its refusal says; 0 when it says none."""
     found = _STORED.search(str(refusal))
     return int(found[1]) if found else 0

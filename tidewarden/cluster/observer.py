@@ -26,7 +26,7 @@ class Observer:
     """
     Follows the leadership from outside, as a node that is no member of the Raft group.
 
-    It is never elected and votes for nobody.
+    It is never elected and has no vote.
 
     A :class:`tidewarden.raft.elector.ClusterState`. The leader is the node that the store's fence
     names, as long as that is alive at the store; :meth:`watch` keeps it known.
@@ -62,27 +62,27 @@ class Observer:
         return "worker"
 
     def leader(self) -> str | None:
-        """Name of the node that holds the store's fence, if it gave a sign of life lately."""
+        """Return the node that holds the store's fence, if it gave a sign of life lately."""
         for one in self._nodes.seen:
             if f"{one.node}.{one.boot}" == self._holder and one.age_ms < DEAD_MS:
                 return one.node
         return None
 
     def is_leader(self) -> bool:
-        """Never."""
+        """Return False: a worker never leads."""
         return False
 
     def has_quorum(self) -> bool:
-        """Whether somebody leads."""
+        """Return whether a node leads, as the store says."""
         return self.leader() is not None
 
     def committed(self) -> dict[str, Any]:
-        """As the store has it."""
+        """Return what the members agreed on, as the store has it."""
         members = {name: seen.address for name, seen in self.seats().items()}
         return {"epoch": self._epoch, "holder": self._holder, "members": members}
 
     def seats(self) -> dict[str, MemberView]:
-        """Those that the configuration names, which a worker need not have."""
+        """Return the members that the configuration names, which a worker need not have."""
         return {
             name: MemberView(
                 raft_address(name, at),
@@ -93,19 +93,19 @@ class Observer:
         }
 
     def peer_heard_s(self, name: str) -> float:
-        """Nobody is heard but this node itself."""
+        """Return 0 for this node itself, else infinity: a worker hears no other."""
         return 0.0 if name == self.name else math.inf
 
     def not_member_because(self) -> str:
-        """A worker is not to be one."""
+        """Return "": a worker is not to be a member."""
         return ""
 
     def status(self) -> dict[str, Any]:
-        """As a member says it, as far as there is anything to say."""
+        """Report as a member does, as far as there is anything to say."""
         return report(self)
 
     async def elected(self) -> None:
-        """Never returns."""
+        """Wait for ever: a worker is never elected."""
         await asyncio.get_running_loop().create_future()
 
     async def claim(self, boot: int, seen: int) -> int:

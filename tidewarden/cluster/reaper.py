@@ -65,9 +65,9 @@ class Reaper:
 
     async def _end_former(self, epoch: int, former: dict[str, int]) -> None:
         """
-        A node that came back under a new boot holds nothing under the old ones.
+        End the leases that a node holds under former boots: it came back under a new one.
 
-        ``former``: of which that is done.
+        ``former``: the boots of which that is done.
         """
         for node in list(self._nodes.seen):
             if former.get(node.node, 0) < node.boot - 1:

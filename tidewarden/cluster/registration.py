@@ -35,7 +35,7 @@ _DECLARED_DEAD = re.compile(r"(\S+) was declared dead;")  # as the queues' scrip
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
     """
-    A node's boot, and for how many ms this process has seen no new heartbeat of it.
+    Holds a node's boot, and for how many ms this process has seen no new heartbeat of it.
 
     See :meth:`Registration._look`.
     """
@@ -47,7 +47,9 @@ class NodeRecord:
     @property
     def owner(self) -> str:
         """
-        The node whose process it is: a further one of a node's is registered as ``node/number``.
+        Return the node that the process belongs to.
+
+        A further process of a node is registered as ``node/number``.
         """
         return self.node.partition("/")[0]
 
@@ -83,7 +85,7 @@ def dead_nodes(
 
 class Registration:
     """
-    This node's registration.
+    Registers this node.
 
     ``holder`` is ``node.boot``; :meth:`run` keeps it alive and registers anew when it was declared
     dead.
@@ -138,12 +140,12 @@ class Registration:
 
     @property
     def holder(self) -> str:
-        """``node.boot``, under which this process takes leases."""
+        """Return ``node.boot``, under which this process takes leases."""
         return f"{self._node}.{self.boot}"
 
     def living(self) -> int:
         """
-        The number of living nodes, as the store said at the last heartbeat; at least one, this one.
+        Return how many nodes live, as the store said at the last heartbeat; at least this one does.
         """
         return max(1, len({each.owner for each in self.seen if each.age_ms < DEAD_MS}))
 
@@ -187,8 +189,8 @@ class Registration:
 
         If this process's boot was declared dead, the next heartbeat registers it again.
 
-        Its registration alone does not tell: whoever marked it dead in the shards may have ended
-        before it was forgotten.
+        Its registration alone does not tell: the node that marked it dead in the shards may have
+        ended before the registration was forgotten.
         """
         if isinstance(error, Stale) and (found := _DECLARED_DEAD.match(str(error))):
             self._dead = self._dead or found[1] == self.holder
@@ -226,9 +228,10 @@ class Registration:
 
     def _look(self, now_ms: int, flat: Sequence[Any]) -> None:
         """
-        How long each has been silent, in beats of ours that found nothing new: neither by the
-        store's clock, which may be stepped, nor by the time in which this process was paused, or
-        the store away, so that nobody could say anything.
+        Count how long each node has been silent, in beats of ours that found nothing new.
+
+        Neither clock is trusted alone: the store's may be stepped. Nor does the time count in which
+        this process was paused, or the store away, so that no node could be heard.
         """
         at = self._clock.monotonic()
         passed_ms = min(int((at - self.beat_at) * 1000), BEAT_MS)
@@ -300,5 +303,5 @@ class Registration:
 
 
 def _text(raw: bytes) -> str:
-    """What nobody can read names no node, and keeps no other from being found."""
+    """Decode a name; an unreadable one names no node, and keeps no other from being found."""
     return raw.decode("utf-8", "replace")

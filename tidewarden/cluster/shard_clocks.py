@@ -86,15 +86,16 @@ class ShardClocks:
             self._on_step()
 
     async def _read(self, shard: Shard, sent: float, time_ms: int) -> None:
-        """What is written down in the shard's record."""
+        """Read what is written down in the shard's record."""
         steps, lag = await self._route.call("HMGET", f"{shard.keys[0]}:shard", "steps", "lag")
         _clock_of(shard).heard(sent, time_ms, _whole(steps), _whole(lag))
         self._known.add(shard)
 
     async def _stepped(self, shard: Shard, step_ms: int, sent: float, time_ms: int) -> None:
         """
-        Unless another node has found it: write the step into the record, by the stamp of a script
-        that does nothing else.
+        Write the step into the record, unless another node has found it.
+
+        The stamp of a script that does nothing else writes it.
         """
         lease_clock = _clock_of(shard)
         steps = lease_clock.steps
@@ -134,7 +135,7 @@ class ShardClocks:
         return {"store_clock_steps_total": self.steps, "store_clock_stepped_ms": self._latest_ms}
 
     def shown(self) -> dict[str, int | float | None]:
-        """For the status: likewise, and how long ago (s) the latest one was found."""
+        """Return the steps for the status, and how long ago (s) the latest one was found."""
         ago_s = (
             None if self.stepped_at is None else round(self._clock.monotonic() - self.stepped_at, 3)
         )
@@ -151,8 +152,5 @@ def _clock_of(shard: Shard) -> LeaseClock:
 
 
 def _whole(raw: bytes | None) -> int:
-    """
-    A number of the record; 0 where there is none, or one that cannot be read, as the scripts have
-    it.
-    """
+    """Read a number of the record as the scripts do; 0: there is none, or it cannot be read."""
     return int(raw) if raw and raw.removeprefix(b"-").isdigit() else 0

@@ -91,7 +91,9 @@ class StoreClock:
         return f"the store's clock was stepped; by {self._lease_clock.lag_ms:+d} ms in all"
 
     def stats(self) -> dict[str, int]:
-        """Numbers for /metrics and the status: steps so far, and what they add up to (ms)."""
+        """
+        Return numbers for /metrics and the status: steps so far, and what they add up to (ms).
+        """
         return {
             "store_clock_steps_total": self._lease_clock.steps,
             "store_clock_stepped_ms": self._lease_clock.lag_ms,

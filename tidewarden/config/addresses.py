@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
 def parse_address(text: str, port_max: int = PORT_MAX) -> tuple[str, int] | None:
     """
-    Host, without brackets, and port of ``host:port`` or ``[host]:port``.
+    Parse ``host:port`` or ``[host]:port`` into host, without brackets, and port.
 
     Returns: None: it has no host, or no port from 1 to ``port_max``.
     """
@@ -91,7 +91,7 @@ def listened(host: str) -> str | list[str]:
 
 
 def joined(host: str, port: int | str) -> str:
-    """``host:port``, an IPv6 address in brackets."""
+    """Join ``host:port``, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -135,7 +135,7 @@ def client_network(address: str) -> str:
 
 def host_of_header(header: str) -> str:
     """
-    The host of a Host or Origin header, without scheme and port.
+    Return the host of a Host or Origin header, without scheme and port.
 
     ``null`` stays as it is, which is no loopback address.
     """
@@ -178,7 +178,7 @@ def plain_fault(url: str, *, allowed: bool) -> str:
     """
     Say why an ``http://`` address of another machine is refused where it is not ``allowed``.
 
-    Empty: it is not refused.
+    Empty: the address may be used.
     """
     parts = urlsplit(url)
     if allowed or parts.scheme == "https" or is_loopback(parts.hostname or ""):

@@ -41,7 +41,7 @@ def cluster_secret(config: Config) -> str:
 
 
 def exposed(config: Config) -> list[str]:
-    """The files of secrets of this node that everybody on its host may read, in words."""
+    """Name the files of secrets of this node that everybody on its host may read."""
     folder = Path(config.node.data_dir) / "secrets"
     files = {
         "cluster.secret_file": config.cluster.secret_file or folder / "cluster.key",

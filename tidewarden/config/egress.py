@@ -1,8 +1,8 @@
 """
 Says which way the requests of a provider leave a node: by which proxy, and how far they may reach.
 
-Whoever puts a provider while nodes run names addresses, headers and a proxy, and is shown much of
-what is answered. So its requests reach no more of the node's own network than the node's file
+A user who puts a provider while nodes run names addresses, headers and a proxy, and is shown much
+of what is answered. So its requests reach no more of the node's own network than the node's file
 allows. The address that a name turned out to have is asked about at each connection, not the name.
 
 Plain functions.
@@ -142,7 +142,7 @@ def reach_of(networks: Iterable[str], allowed: Iterable[str]) -> Reach:
 
 def proxy_of(setting: str, url: str, environ: Mapping[str, str]) -> str:
     """
-    The proxy on the way to ``url``; empty: none.
+    Return the proxy on the way to ``url``; empty: none.
 
     Of the environment, ``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy`` are looked
     at, in either case, as curl does.
@@ -221,9 +221,7 @@ def _variable(environ: Mapping[str, str], name: str) -> str:
 
 
 def _is_spared(host: str, port: int, environ: Mapping[str, str]) -> bool:
-    """
-    Whether ``no_proxy`` names the host: itself, a domain that it is in, a network, or everything.
-    """
+    """Return whether ``no_proxy`` names the host, its domain, its network, or everything."""
     for entry in _variable(environ, "no_proxy").lower().replace(" ", ",").split(","):
         if entry == "*" or (entry and _names(entry, host.lower(), port)):
             return True

@@ -39,7 +39,11 @@ REACH = "See whether {host} is up, and whether this host reaches it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorClass:
-    """One class of failed refreshes. The texts may name ``{name} {host} {grant} {consent}``."""
+    """
+    Describes one class of failed refreshes.
+
+    The texts may name ``{name} {host} {grant} {consent}``.
+    """
 
     name: str
     scope: Scope = "provider"
@@ -72,7 +76,7 @@ class ErrorClass:
 
 
 def _unsent(name: str, advice: str, scope: Scope = "provider") -> ErrorClass:
-    """A class of requests that met with no connection."""
+    """Make a class of requests that met with no connection."""
     return ErrorClass(
         name=name,
         scope=scope,
@@ -84,7 +88,7 @@ def _unsent(name: str, advice: str, scope: Scope = "provider") -> ErrorClass:
 
 
 def _our_client(name: str, advice: str, **particular: object) -> ErrorClass:
-    """A class of answers, or of faults here, that all accounts of a client have in common."""
+    """Make a class of answers, or of faults here, that all accounts of a client have in common."""
     return ErrorClass(
         name=name,
         scope="client",
@@ -314,5 +318,5 @@ CONFIGURABLE = tuple(row.name for row in ROWS if row.configurable)
 
 
 def class_of(name: str) -> ErrorClass:
-    """The row of a class; a plain one of that name for what another version has written."""
+    """Return the row of a class; a plain one of that name for what another version has written."""
     return ERROR_CLASSES.get(name) or ErrorClass(name=name, alone_advice=ALONE)

@@ -40,18 +40,20 @@ def key_faults(vault: Vault) -> list[tuple[str, str]]:
 
 
 def wrapping_key_id(key: bytes) -> bytes:
-    """Four bytes that tell one key-encryption key from another without telling the key."""
+    """Return four bytes that tell a key-encryption key from others without telling the key."""
     return hashlib.sha256(b"tidewarden key-encryption key" + key).digest()[:4]
 
 
 def new_key() -> str:
-    """A fresh key as it is written."""
+    """Make a fresh key as it is written."""
     return base64.b64encode(os.urandom(KEY_BYTES)).decode()
 
 
 def parse_keys(text: str, origin: str) -> list[bytes]:
     """
-    The keys of a source: words, or lines. Raises: ConfigError, without quoting what may be a key.
+    Parse the keys of a source: words, or lines.
+
+    Raises: ConfigError, without quoting what may be a key.
     """
     keys = []
     for number, word in enumerate(text.replace(",", " ").split(), 1):

@@ -116,7 +116,7 @@ SECTIONS: dict[str, type[Any]] = {
 
 
 def keys(cls: type) -> frozenset[str]:
-    """The settings of a section."""
+    """Return the settings of a section."""
     return frozenset(item.name for item in dataclasses.fields(cls) if item.metadata)
 
 
@@ -159,7 +159,7 @@ def load(path: str | None, environ: Mapping[str, str], flags: Mapping[str, str])
 
 
 def _place(problem: str) -> tuple[str, int]:
-    """The file and line that a problem begins with, to have them in the order of the file."""
+    """Return the file and line that a problem begins with, to sort problems by their place."""
     found = re.match(r"(.*?):(\d+): ", problem)
     return (found[1], int(found[2])) if found else ("", 0)
 
@@ -194,7 +194,7 @@ def _users(tables: list[dict[str, Found]], problems: list[str]) -> tuple[User, .
 
 
 def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: list[str]) -> None:
-    """The rules that join several settings."""
+    """Check the rules that join several settings."""
 
     def problem(name: str, text: str) -> None:
         section, _, key = name.rpartition(".")
@@ -216,7 +216,7 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
 
 
 def _check_doors(node: Node, problem: Problem) -> None:
-    """Where the node listens and is reached, and the certificate of its doors."""
+    """Check where the node listens and is reached, and the certificate of its doors."""
     if node.host.startswith("["):
         problem("node.host", f"found {node.host!r}; allowed: an IPv6 address without brackets")
     if fault := address_fault(node.advertise):
@@ -238,7 +238,7 @@ def _check_doors(node: Node, problem: Problem) -> None:
 
 
 def _check_beanstalkd(config: Config, problem: Problem) -> None:
-    """Where the beanstalkd door listens."""
+    """Check where the beanstalkd door listens."""
     door, node = config.beanstalkd, config.node
     if door.host.startswith("["):
         problem(
@@ -283,7 +283,7 @@ def _check_reach(config: Config, problem: Callable[[str, str], None]) -> None:
 
 
 def _check_otel(config: Config, problem: Problem) -> None:
-    """Where telemetry goes, and whether what sends it is here."""
+    """Check where telemetry goes, and whether the package that sends it is installed."""
     endpoint = config.otel.endpoint
     if not endpoint:
         return
@@ -298,7 +298,7 @@ def _check_otel(config: Config, problem: Problem) -> None:
 
 
 def _check_secret(config: Config, problem: Problem) -> None:
-    """By what nodes know each other, and others are known by them."""
+    """Check the secrets by which nodes know each other, and are known."""
     secret_file = config.cluster.secret_file
     if secret_file and (fault := _secret_file_fault(secret_file)):
         problem(
@@ -391,7 +391,7 @@ def _check_members(config: Config, problem: Problem) -> None:
 
 
 def _store_fault(url: str) -> str:
-    """What is wrong with the URL of a store of one's own, or nothing."""
+    """Say what is wrong with the URL of a store of one's own, or nothing."""
     scheme, _, rest = url.partition("://")
     _, _, kind = scheme.partition("+")
     if not rest or scheme not in [

@@ -1,12 +1,12 @@
 """
-Placeholders in a provider's settings, for what differs from account to account.
+Fills placeholders in a provider's settings, for what differs from account to account.
 
 ``https://{shop}.example.com/token`` has one.
 
-What may stand for one is said by its pattern in ``account_parameters``. No value, whoever gives it,
-leads secrets to a host that the patterns do not mean: in an address a value is of letters, digits
-and ``. _ ~ -`` alone whatever its pattern allows, and the patterns of an address are of a small
-language in which nothing else can be said (:func:`pattern_fault`).
+What may stand for one is said by its pattern in ``account_parameters``. No value, whichever user
+gives it, leads secrets to a host that the patterns do not mean: in an address a value is of
+letters, digits and ``. _ ~ -`` alone whatever its pattern allows, and the patterns of an address
+are of a small language in which nothing else can be said (:func:`pattern_fault`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def pattern_fault(pattern: str) -> str:
 
 def check(provider: Provider, given: Any) -> dict[str, str]:
     """
-    The parameters of an account, each as its provider's pattern says.
+    Return the parameters of an account, checked by its provider's patterns.
 
     Raises: BadArg: which one, what is wrong with it, what is allowed.
     """
@@ -150,7 +150,7 @@ def check(provider: Provider, given: Any) -> dict[str, str]:
 
 def filled(provider: Provider, parameters: Mapping[str, str]) -> Provider:
     """
-    The provider as an account with these parameters has it; itself where it has no placeholders.
+    Return the provider with an account's parameters; itself where it has no placeholders.
 
     The values are looked at again: they were stored when other patterns may have held. Raises:
     BadArg.
@@ -232,7 +232,7 @@ def _filled_address(key: str, url: str, values: Mapping[str, str]) -> str:
 
 
 def _address_fault(url: str, patterns: Mapping[str, str]) -> str:
-    """What is wrong with where the placeholders of an address stand."""
+    """Say what is wrong with where the placeholders of an address stand."""
     shown = repr(url) if "@" not in url else "one with an @, which is not shown"
     if _BRACE.search(PLACEHOLDER.sub("", url)):
         return (
@@ -259,7 +259,7 @@ def _address_fault(url: str, patterns: Mapping[str, str]) -> str:
 
 
 def _hosts(host: str, patterns: Mapping[str, str]) -> Iterator[str]:
-    """A host with every value that is listed in its place; other placeholders stay."""
+    """Yield a host with every listed value in its place; other placeholders stay."""
     names = [
         name
         for name in dict.fromkeys(PLACEHOLDER.findall(host))

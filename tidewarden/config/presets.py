@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One provider's preset."""
+    """Holds one provider's preset."""
 
     name: str
     source: str

@@ -1,9 +1,7 @@
 """
-An authorization server and our client there, as settings.
+Declares the settings of ``[providers.NAME]``: an authorization server and our client there.
 
-These are the settings of ``[providers.NAME]``.
-
-:mod:`tidewarden.config.provider_reading` reads it, with a preset of
+:mod:`tidewarden.config.provider_reading` reads them, with a preset of
 :mod:`tidewarden.config.presets` beneath where one is named.
 """
 
@@ -72,7 +70,7 @@ CLAIMS_RESERVED = ("iss", "sub", "aud", "exp", "iat", "jti")
 @dataclass(frozen=True, slots=True)
 class Provider:
     """
-    An OAuth 2.0 authorization server and our client there.
+    Holds the settings of an OAuth 2.0 authorization server and our client there.
 
     Times are seconds, rates requests a second.
     """
@@ -316,33 +314,33 @@ class Provider:
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """The secrets to try, in order; an empty one where none is sent."""
+        """Return the secrets to try, in order; an empty one where none is sent."""
         return (self.client_secret, self.next_secret) if self.next_secret else (self.client_secret,)
 
     @property
     def renews(self) -> bool:
-        """Whether its accounts have refresh tokens, which a use may change."""
+        """Return whether the provider's accounts have refresh tokens, which a use may change."""
         return self.grant == "refresh_token"
 
     @property
     def brings(self) -> str:
-        """The token without which none of its accounts can be put; empty: there is none."""
+        """Return the token without which none of its accounts can be put; empty: there is none."""
         if self.grant == "token_exchange":
             return "" if self.subject_token or self.subject_token_file else "subject_token"
         return "refresh_token" if self.renews else ""
 
     @property
     def crew(self) -> tuple[int, int]:
-        """The bounds of the limit of refreshes under way at a time on one node."""
+        """Return the bounds of the limit of refreshes under way at a time on one node."""
         return (self.refreshers, self.refreshers) if self.refreshers else REFRESHERS
 
     @property
     def connect_s(self) -> float:
-        """Longest the connecting may take, in truth: what takes longer was surely not sent."""
+        """Return the longest that connecting may take: what takes longer was surely not sent."""
         return min(self.connect_timeout_s or self.timeout_s * 0.4, self.timeout_s)
 
     def margin_of(self, life_s: float) -> float:
-        """The margin of a token that lives ``life_s``, before any bound by its life."""
+        """Return the margin of a token that lives ``life_s``, before any bound by its life."""
         return max(self.margin_s, self.margin_share * life_s)
 
 
@@ -351,7 +349,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.:/-]")
 
 def queue_of(provider: str, client_id: str) -> str:
     """
-    The queue of a provider's client.
+    Return the queue of a provider's client.
 
     What a queue's name may not hold stands there as ``_xHH``, byte by byte.
     """

@@ -58,7 +58,7 @@ def read_provider(
     name: str, table: dict[str, Found], environ: Mapping[str, str], problems: list[str]
 ) -> Provider:
     """
-    The provider of that name; what cannot be used becomes a problem, and everything is looked at.
+    Read the provider of that name, all of it; a setting that cannot be used becomes a problem.
     """
     section = f"providers.{name}"
     if not re.fullmatch(NAME, name):
@@ -101,8 +101,9 @@ def _with_preset(
     section: str, table: dict[str, Found], problems: list[str]
 ) -> tuple[dict[str, Found], tuple[str, ...]]:
     """
-    What is written over what its preset says; a preset's map and the file's are joined, entry by
-    entry.
+    Return the settings over those of their preset.
+
+    A preset's map and the file's are joined, entry by entry.
     """
     found = table.get("preset")
     if found is None or found.value == "":
@@ -134,8 +135,9 @@ def _with_preset(
 
 def _needed_parameters(preset: presets.Preset, address: str) -> Found:
     """
-    The preset's parameters of accounts that the address which is written in place of its own holds,
-    too.
+    Return the preset's parameters of accounts that the provider's own address holds, too.
+
+    The address is written in place of the preset's.
     """
     known = preset.settings.get("account_parameters", {})
     needed = {name: pattern for name, pattern in known.items() if f"{{{name}}}" in address}
@@ -143,7 +145,7 @@ def _needed_parameters(preset: presets.Preset, address: str) -> Found:
 
 
 def _origin(table: Mapping[str, Found], key: str) -> str:
-    """Where a setting stands; ``map entry`` finds the entry's own line."""
+    """Return where a setting stands; ``map entry`` finds the entry's own line."""
     name, _, entry = key.partition(" ")
     found = table.get(name)
     if found is None:
@@ -152,7 +154,7 @@ def _origin(table: Mapping[str, Found], key: str) -> str:
 
 
 def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
-    """What contradicts itself, as (setting, fault)."""
+    """Yield the settings that contradict each other, as (setting, fault)."""
     yield from placeholders.faults(provider)
     yield from _address_faults(provider)
     yield from _proof_faults(provider)
@@ -169,7 +171,7 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
 
 
 def _request_faults(provider: Provider) -> Iterator[tuple[str, str]]:
-    """What a request cannot be made of, and an answer not read by."""
+    """Yield the settings that no request can be made of, or no answer read by."""
     if (excess := len(queue_of(provider.name, provider.client_id)) - QUEUE_BYTES_MAX) > 0:
         yield (
             "client_id",
@@ -214,7 +216,7 @@ def _error_faults(provider: Provider) -> Iterator[tuple[str, str]]:
 
 
 def _life_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
-    """What does not go with how long tokens live, and how they are used up."""
+    """Yield the settings that do not fit how long tokens live, and how they are used up."""
     if 0 < provider.not_before_s < provider.margin_s and "margin_s" in table:
         yield (
             "margin_s",
@@ -285,7 +287,7 @@ def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
 
 
 def _grant_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
-    """What does not go with the grant that is set, or is missing for it."""
+    """Yield the settings that do not fit the grant, or are missing for it."""
     grant = f"grant = {provider.grant!r}"
     if provider.renews:
         if provider.scope:
@@ -422,7 +424,7 @@ def _secret(
     *,
     needed: bool,
 ) -> Secret:
-    """The secret that one of ``keys`` names."""
+    """Read the secret that one of ``keys`` names."""
     written = [key for key in keys if key in table]
     # the environment and flags override the file's choice of key, too
     if any(table[key].text for key in written):
@@ -451,7 +453,7 @@ def _subject_token(
     problems: list[str],
     grant: str,
 ) -> Secret:
-    """The token that is exchanged for all of a provider's accounts, unless it is in a file."""
+    """Read the token that is exchanged for all of a provider's accounts, unless it is in a file."""
     written = [key for key in (*SUBJECT_KEYS, "subject_token_file") if key in table]
     if len(written) > 1:
         allowed = f"at most one of {', '.join((*SUBJECT_KEYS, 'subject_token_file'))}"
@@ -479,7 +481,7 @@ def _secret_of(
     section: str, key: str, found: Found, environ: Mapping[str, str], problems: list[str]
 ) -> Secret:
     """
-    The client's secret itself, wherever the file says it is.
+    Read the client's secret itself, wherever the file says it is.
 
     One line end after it belongs to the file.
     """

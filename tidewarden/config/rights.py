@@ -41,7 +41,11 @@ _PROVIDER = re.compile(r"[A-Za-z0-9_*-]+")
 
 
 def fault_of(right: str) -> str:
-    """What is wrong with a right as it is written: what is allowed, in words. Empty: nothing."""
+    """
+    Say what is wrong with a right as it is written: what is allowed, in words.
+
+    Empty: nothing.
+    """
     word, pattern = parse(right)
     if word not in WORDS:
         return (
@@ -99,7 +103,7 @@ def _account_pattern(pattern: str) -> tuple[str, str]:
 
 
 def parse(right: str) -> tuple[str, str | None]:
-    """The word, and the pattern if there is one."""
+    """Split a right into its word, and the pattern if there is one."""
     for word in TOKEN_WORDS:
         if right == word or right.startswith(f"{word}:"):
             return word, right[len(word) + 1 :] if right != word else None
@@ -130,7 +134,7 @@ def matches(pattern: str, name: str) -> bool:
 
 class Patterns:
     """
-    Patterns of names, looked up by how they begin.
+    Looks names up among patterns by how they begin.
 
     A name is compared only with patterns that begin as it does: it takes as long as there are
     different lengths of beginnings, not as there are patterns.
@@ -163,7 +167,7 @@ class Patterns:
 
 class Rights:
     """
-    The rights of one user.
+    Knows the rights of one user.
 
     Args:
         rights: as they are written, each without fault (:func:`fault_of`).

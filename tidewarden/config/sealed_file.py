@@ -1,5 +1,5 @@
 """
-The format of sealed files of accounts: their first line, their key, and the sealing of each line.
+Defines sealed files of accounts: their first line, their key, and the sealing of each line.
 
 The first line is JSON: ``{"tidewarden_export": 1, "id": …, "kdf": …, "salt": …, "n": …}``. The key
 comes from a file of at least 32 bytes (``hkdf``: HKDF-SHA256) or a passphrase (``scrypt``), with
@@ -47,7 +47,7 @@ class NotSealed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line."""
+    """Holds the first line of a sealed file."""
 
     id: bytes
     kdf: str
@@ -67,7 +67,7 @@ class Header:
 
 
 def new_header(kdf: str) -> Header:
-    """The header of a new file."""
+    """Make the header of a new file."""
     return Header(os.urandom(ID_BYTES), kdf, os.urandom(16))
 
 
@@ -100,7 +100,7 @@ def read_header(line: bytes) -> Header:
 
 def file_key(header: Header, secret: bytes) -> bytes:
     """
-    The key of a file, of a key file's content or a passphrase.
+    Derive the key of a file from a key file's content or a passphrase.
 
     Takes a fifth of a second for a passphrase.
     """
@@ -114,7 +114,7 @@ def file_key(header: Header, secret: bytes) -> bytes:
 def seal_line(
     key: bytes, file_id: bytes, number: int, plain: bytes, *, last: bool = False
 ) -> bytes:
-    """A line, in base64. ``number`` counts from 1 after the header."""
+    """Seal a line, in base64. ``number`` counts from 1 after the header."""
     nonce = os.urandom(NONCE_BYTES)
     return base64.b64encode(
         nonce + AESGCM(key).encrypt(nonce, plain, _associated(file_id, number, last))
@@ -141,7 +141,7 @@ def open_line(key: bytes, file_id: bytes, number: int, line: bytes, *, last: boo
 
 
 def last_line(key: bytes, file_id: bytes, accounts: int) -> bytes:
-    """The line that ends a file."""
+    """Seal the line that ends a file."""
     return seal_line(key, file_id, accounts + 1, b"%d" % accounts, last=True)
 
 

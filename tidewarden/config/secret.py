@@ -23,9 +23,7 @@ HASH_ALLOWED = (
 
 
 class Secret:
-    """
-    A text that shows itself only when asked to: not in ``repr``, ``str``, a trace or a pickle.
-    """
+    """Shows its text only when asked to: not in ``repr``, ``str``, a trace or a pickle."""
 
     __slots__ = ("_text",)
 
@@ -33,7 +31,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself; hand it on, keep it nowhere."""
+        """Return the text itself; hand it on, keep it nowhere."""
         return self._text
 
     def __repr__(self) -> str:
@@ -65,7 +63,7 @@ class Secret:
 
 def secret_of_file(path: str) -> str:
     """
-    The text of a file with a secret; ``~`` stands for a home.
+    Read the text of a file with a secret; ``~`` stands for a home.
 
     Raises: OSError: it cannot be read, ``strerror`` says why.
     """
@@ -79,7 +77,7 @@ def secret_of_file(path: str) -> str:
 
 
 def hash_secret(text: str) -> str:
-    """``text`` salted and stretched for ``[[users]] secret_hash``. Takes some 50 ms."""
+    """Salt and stretch ``text`` for ``[[users]] secret_hash``. Takes some 50 ms."""
     salt = os.urandom(16)
     key = _scrypt(text, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
     in_text = f"{base64.b64encode(salt).decode()}${base64.b64encode(key).decode()}"
@@ -90,7 +88,7 @@ def hash_generated(text: str) -> str:
     """
     Hash a generated secret once.
 
-    Only for secrets of at least 128 random bits, which nobody can guess anyway.
+    Only for secrets of at least 128 random bits, which cannot be guessed anyway.
     """
     return "sha256$" + hashlib.sha256(_bytes(text)).hexdigest()
 
@@ -149,7 +147,9 @@ def _parse(secret_hash: str) -> tuple[str, list[Any]]:
 
 
 def _bytes(text: str) -> bytes:
-    """What was typed or sent, if it is no UTF-8, too: the doors read such bytes as surrogates."""
+    """
+    Encode what was typed or sent, if it is no UTF-8, too: doors read such bytes as surrogates.
+    """
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -31,7 +31,7 @@ _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A private key and the algorithm it signs by."""
+    """Holds a private key and the algorithm it signs by."""
 
     algorithm: str
     key: Any = field(repr=False)
@@ -41,7 +41,7 @@ class SigningKey:
     """Its ``kid``, where the file tells it."""
 
     def sign(self, header: Mapping[str, str], claims: Mapping[str, Any]) -> str:
-        """The compact form of a signed statement; ``alg`` and ``typ`` are in the header anyway."""
+        """Sign a statement, in compact form; ``alg`` and ``typ`` are in the header anyway."""
         head = {"alg": self.algorithm, "typ": "JWT", **header}
         if self.thumbprint is not None:
             head[self.thumbprint[0]] = self.thumbprint[1]
@@ -104,7 +104,9 @@ def load_signing_key(path: str, algorithm: str) -> SigningKey:
 
 def _pem_of(raw: bytes) -> tuple[bytes, str]:
     """
-    The PEM of a key file and the key's identifier. Raises: ValueError: it is JSON without a key.
+    Return the PEM of a key file and the key's identifier.
+
+    Raises: ValueError: JSON without a key.
     """
     if not raw.lstrip().startswith(b"{"):
         return raw, ""
@@ -115,10 +117,10 @@ def _pem_of(raw: bytes) -> tuple[bytes, str]:
 
 def with_thumbprint(key: SigningKey, path: str, kind: str) -> SigningKey:
     """
-    The key whose statements name its certificate, the first in the file, in their header.
+    Return the key whose statements name its certificate in their header.
 
-    ``kind``: ``x5t`` (SHA-1) or ``x5t#S256`` (RFC 7515, 4.1.7 and 4.1.8). Raises: ValueError: what
-    is wrong, in words.
+    The certificate is the first in the file. ``kind``: ``x5t`` (SHA-1) or ``x5t#S256`` (RFC 7515,
+    4.1.7 and 4.1.8). Raises: ValueError: what is wrong, in words.
     """
     try:
         certificate: Certificate = load_pem_x509_certificates(Path(path).read_bytes())[0]

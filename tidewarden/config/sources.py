@@ -78,7 +78,7 @@ def setting(
 @dataclass(frozen=True, slots=True)
 class Found:
     """
-    A value and where it was written, such as ``config.toml:12``.
+    Holds a value and where it was written, such as ``config.toml:12``.
 
     ``text`` is set if it came as text (environment, flag).
 
@@ -92,7 +92,7 @@ class Found:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean …?`` when a known name is near, else the list of known names."""
+    """Ask ``did you mean …?`` when a known name is near, else list the known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
@@ -100,7 +100,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 class Sources:
     """
-    The written settings by section and key.
+    Holds the written settings by section and key.
 
     Examples: ``tables["node"]["name"]``, ``tables["providers.NAME"]["token_url"]``.
 
@@ -212,8 +212,7 @@ class Sources:
 
     def _names(self) -> list[tuple[str, str]]:
         """
-        Every (section, key) that may be set; a provider's name becomes ``providers_NAME`` in a
-        variable.
+        List every (section, key) that may be set; a variable names a provider ``providers_NAME``.
         """
         return [(section, key) for section in self.tables for key in sorted(self._keys(section))]
 
@@ -304,7 +303,7 @@ def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str
 
 
 def _convert(found: Found, hint: Any, limits: Mapping[str, Any]) -> Any:
-    """The typed value. Raises: ValueError: what is allowed, in words."""
+    """Convert a value to its type. Raises: ValueError: what is allowed, in words."""
     value = found.value
     if hint is bool:
         return _yes_or_no(found)
@@ -358,7 +357,7 @@ def _number(found: Found, hint: type[int] | type[float], limits: Mapping[str, An
 
 
 def _mapping(found: Found, limits: Mapping[str, Any]) -> dict[str, str]:
-    """A table of texts; as text it is written ``name=value,name=value``."""
+    """Read a table of texts; as text it is written ``name=value,name=value``."""
     value = found.value
     if found.text:
         pairs = [item.partition("=") for item in value.split(",") if item.strip()]
@@ -371,7 +370,7 @@ def _mapping(found: Found, limits: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _texts(found: Found, limits: Mapping[str, Any]) -> tuple[str, ...]:
-    """A list of texts, each of the pattern; as text it is written ``one,other``."""
+    """Read a list of texts, each of the pattern; as text it is written ``one,other``."""
     value = (
         [item.strip() for item in found.value.split(",") if item.strip()]
         if found.text
@@ -385,7 +384,7 @@ def _texts(found: Found, limits: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _numbers(found: Found, limits: Mapping[str, Any]) -> tuple[int, ...]:
-    """A list of whole numbers, each within the bounds; as text it is written ``30,7``."""
+    """Read a list of whole numbers, each within the bounds; as text it is written ``30,7``."""
     low, high = limits["low"], limits["high"]
     allowed = ValueError(f"a list of whole numbers from {low:,} to {high:,}")
     value = found.value
@@ -411,13 +410,13 @@ def _variable(section: str, key: str) -> str:
 
 
 def line_at(path: str, lines: dict[str, int], *names: str) -> str:
-    """``file:line`` of the first of ``names`` that has a line, else the file alone."""
+    """Return ``file:line`` of the first of ``names`` that has a line, else the file alone."""
     return next((f"{path}:{lines[name]}" for name in names if name in lines), path)
 
 
 def lines_of(text: str) -> dict[str, int]:
     """
-    Line of each section and key, by dotted name; ``[[users]]`` are numbered.
+    Return the line of each section and key, by dotted name; ``[[users]]`` are numbered.
 
     ``tomllib`` tells none. This reads the usual forms; what it misses costs a message its line,
     nothing else.

@@ -39,7 +39,7 @@ SET = "set"
 
 def settings_of(document: bytes) -> dict[str, Any]:
     """
-    The settings from JSON, not looked at yet.
+    Read the settings from JSON, without looking at them yet.
 
     Raises: BadArg, TooBig: it is no object, without quoting what may be a secret.
     """
@@ -60,7 +60,7 @@ def settings_of(document: bytes) -> dict[str, Any]:
 
 def provider_from(name: str, settings: dict[str, Any], reach: Reach) -> Provider:
     """
-    The provider that these settings make. No file and no variable of this node is looked at.
+    Make the provider of these settings. No file and no variable of this node is looked at.
 
     ``reach``: what it may reach here.
 
@@ -81,7 +81,7 @@ def provider_from(name: str, settings: dict[str, Any], reach: Reach) -> Provider
 
 
 def shown(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings with ``set`` in the place of each secret."""
+    """Return the settings with ``set`` in the place of each secret."""
     return {key: _hidden(value) if key in SECRETS else value for key, value in settings.items()}
 
 
@@ -111,7 +111,7 @@ def _origin_of(url: str) -> str:
 
 
 def _fault(section: str, key: str, value: Any) -> str:
-    """Why a setting cannot be put, whatever it says; empty: it can."""
+    """Say why a setting cannot be put, whatever its value; empty: it can."""
     where = f"{section}.{key[:80]}"
     if key in _OF_A_NODE:
         instead = re.sub(r"_(file|env)$", "", key)

@@ -145,10 +145,10 @@ def fault_of_authorities(path: str) -> str:
 
 
 def reason(error: OSError | UnicodeDecodeError) -> str:
-    """Why a file could not be read, in words."""
+    """Say why a file could not be read."""
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
 
 
 def _no_password() -> str:
-    """Without it OpenSSL would ask whoever sits at the terminal."""
+    """Refuse an encrypted key: without this OpenSSL would ask the user at the terminal."""
     raise ValueError("the key is encrypted")

@@ -53,7 +53,7 @@ FAMILIES = {"webhooks": _keys(Webhook) | set(SECRET_KEYS), "companions": _keys(C
 def read_webhooks(
     tables: Tables, environ: Mapping[str, str], problems: list[str]
 ) -> dict[str, Webhook]:
-    """Every ``[webhooks.NAME]``; what cannot be used becomes a problem."""
+    """Read every ``[webhooks.NAME]``; what cannot be used becomes a problem."""
     found: dict[str, Webhook] = {}
     for section, name, table in _sections(tables, "webhooks", problems):
         hook = dataclasses.replace(read(Webhook, section, table, problems), name=name)
@@ -86,7 +86,7 @@ def read_webhooks(
 
 
 def read_companions(tables: Tables, problems: list[str]) -> dict[str, Companion]:
-    """Every ``[companions.NAME]``; what cannot be used becomes a problem."""
+    """Read every ``[companions.NAME]``; what cannot be used becomes a problem."""
     known = {
         section.removeprefix("providers.") for section in tables if section.startswith("providers.")
     }
@@ -130,7 +130,7 @@ def _secrets(
     environ: Mapping[str, str],
     problems: list[str],
 ) -> tuple[Secret, ...]:
-    """The secrets that sign, wherever the file says they are. None is shown in a problem."""
+    """Read the secrets that sign, wherever the file says they are. None is shown in a problem."""
     found = table[key]
     text = found.value if isinstance(found.value, str) else ""
     fault = f"found no secret; allowed: {SECRET_ALLOWED}"

@@ -141,7 +141,9 @@ class Daemon:
 
     async def _serve_by(self, access: StoreAccess) -> None:
         """
-        Build the rooms and serve. Where stores replicate, a primary that goes meanwhile is no end.
+        Build the rooms and serve.
+
+        With replicated stores it tries again if the primary is lost during the start.
         """
         while True:
             async with contextlib.AsyncExitStack() as stack:
@@ -217,7 +219,7 @@ class Daemon:
                 self._take_over(parts)
 
     def _take_over(self, parts: Mapping[str, Any]) -> None:
-        """Go on with ``parts`` in one turn of the loop."""
+        """Take over ``parts`` in one turn of the loop."""
         assert self._doors is not None
         assert self._tokens is not None
         before, self.config = self._served, dataclasses.replace(self.config, **parts)
@@ -461,7 +463,7 @@ class Daemon:
         """
         Let another store be primary, and another member lead, before anything is drained.
 
-        Nobody would sweep, or take writes, for as long as that takes.
+        No node would sweep, or take writes, for as long as that takes.
         """
         if rooms.access.replication is not None:
             await rooms.access.replication.hand_over()

@@ -154,7 +154,7 @@ class Doors:
         await stack.enter_async_context(telemetry(self._config, self._clock, text))
 
     async def close(self, refreshing: set[asyncio.Task[None]]) -> None:
-        """Answer those who wait at once, and wait for the refreshes that are under way."""
+        """Answer waiting requests at once, and wait for the refreshes that are under way."""
         closing = asyncio.gather(
             self._secondaries.stop(DRAIN_S + 1),
             *(door.stop(DRAIN_S) for door in (self._resp, self._beanstalkd) if door is not None),
@@ -175,7 +175,7 @@ class Doors:
             self._audit.change("", "", RELOAD, words)
 
     def reload(self, users: Sequence[User]) -> None:
-        """Go on with these users, in every process, and with what the certificate's files hold."""
+        """Use these users, in every process, and what the certificate's files hold."""
         before = self._resp.users.names()
         changed = self._resp.reload(users)
         self._http.reload(changed)

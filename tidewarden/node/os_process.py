@@ -122,7 +122,7 @@ async def tell_watchdog(
 
 
 def _watchdog_s(environ: Mapping[str, str]) -> float:
-    """How soon systemd wants to hear from this process, seconds; 0: never."""
+    """Return how soon systemd wants to hear from this process, seconds; 0: never."""
     within_us, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     ours = not pid or pid == str(os.getpid())
     return int(within_us) / 1e6 if ours and within_us.isascii() and within_us.isdigit() else 0.0

@@ -10,5 +10,5 @@ PLAIN = ("tidewarden.cluster",)  # their scripts are of no shard
 
 
 def product_scripts() -> Scripts:
-    """Reads every script of the product."""
+    """Read every script of the product."""
     return Scripts(SHARED, PACKAGES, plain=PLAIN)

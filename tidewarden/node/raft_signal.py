@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 class RaftSignal:
     """
-    Calls whoever listens whenever Raft's view changes.
+    Calls its listener whenever Raft's view changes.
 
     Raft may run before the part that cares for it is built, which listens from when it is there.
     """
@@ -16,9 +16,9 @@ class RaftSignal:
         self._listener: Callable[[], None] = lambda: None
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` at each change from now on, and who listened before no more."""
+        """Call ``listener`` at each change from now on, in the place of the former listener."""
         self._listener = listener
 
     def ring(self) -> None:
-        """Tell who listens."""
+        """Call the listener."""
         self._listener()

@@ -283,7 +283,7 @@ class Secondaries:
 
 
 class _Child:
-    """One process that runs."""
+    """Holds one process that runs."""
 
     def __init__(
         self,

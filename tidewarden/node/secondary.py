@@ -236,7 +236,7 @@ async def _main(orders: Orders, wire: socket.socket) -> None:
 
 
 def main() -> None:
-    """``python -m tidewarden.node.secondary ORDERS WIRE``: two inherited file descriptors."""
+    """Run ``python -m tidewarden.node.secondary ORDERS WIRE``: two inherited file descriptors."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         orders: Orders = pickle.load(file)
     node = replace(orders.config.node, name=f"{orders.config.node.name}-{orders.number}")

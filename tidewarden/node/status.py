@@ -182,7 +182,7 @@ class Status:
         return self.nodes.refusal or self.store.fault or self.queues.catalog.store_memory.fault
 
     def warnings(self) -> dict[str, str]:
-        """Say what somebody should look at although this node serves, by what it is about."""
+        """Say what an operator should look at although this node serves, by what it is about."""
         catalog = self.queues.catalog
         expiry = expiry_warning(self.certificate_expires_s, self.clock.unix_ms() / 1000)
         found = {

@@ -55,11 +55,11 @@ class StoreAccess:
     near_url: str = ""
     """How its own copy of the data is read; empty: it has none. A secret."""
     changes: asyncio.Queue[StoreChange] = field(default_factory=asyncio.Queue)
-    """What has changed among the stores, for whoever tells it."""
+    """What has changed among the stores, for :class:`.store_events.StoreEvents`."""
 
     @property
     def finder(self) -> PrimaryFinder | None:
-        """What knows the primary; None: the URL says it."""
+        """Return what knows the primary; None: the URL says it."""
         return None if self.replication is None else self.replication.finder
 
 
@@ -224,7 +224,7 @@ class _OneOfSeveral:
 async def _alone(
     config: Config, secret: str, clock: Clock, stopping: asyncio.Event, duties: Duties
 ) -> AsyncIterator[str]:
-    """Yield the URL of a store that nobody else has; it is started, watched, and stopped last."""
+    """Yield the URL of a store of this node alone; it is started, watched, and stopped last."""
     folder = Path(config.node.data_dir) / "store"
     password = StoreCredentials.of(secret).client
     embedded = EmbeddedStore(folder, config.store, config.cluster.name, password, clock)

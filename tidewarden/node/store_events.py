@@ -25,13 +25,15 @@ class StoreEvents:
     """
     Writes events about the stores to the stream, which lies in the primary.
 
-    So the primary's node tells them, whoever has noticed: :meth:`note` on every node, and
+    So the primary's node tells a change, whichever node noticed it: :meth:`note` on every node, and
     :meth:`run` for ever. A change is in the log and the metrics of every node; its event is lost
     when the node that was to tell it dies first.
     """
 
     def __init__(self, tell: Tell, is_primary: Callable[[], bool], clock: Clock) -> None:
-        """``is_primary``: whether this node's store is the primary, as the members have agreed."""
+        """
+        Ask ``is_primary`` whether this node's store is the primary, as the members have agreed.
+        """
         self._tell, self._is_primary, self._clock = tell, is_primary, clock
         self._untold: deque[tuple[int, StoreChange]] = deque(maxlen=KEPT_MAX)
         self._noted = asyncio.Event()
@@ -66,7 +68,7 @@ class StoreEvents:
 
 
 def _id(change: StoreChange) -> str:
-    """The same whoever tells it, so that a webhook gets it once."""
+    """Make the event's id, the same on every node that tells it, so that a webhook gets it once."""
     return f"{change.kind}-{change.view}-{change.version}-{change.node}"
 
 

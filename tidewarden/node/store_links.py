@@ -67,11 +67,13 @@ class StoreLinks:
 
     @property
     def replicated(self) -> bool:
-        """Whether they lead to one of several embedded stores, whoever's configuration says so."""
+        """
+        Return whether the links lead to one of several embedded stores, of this or another node.
+        """
         return by_probing(self._url)
 
     def note_fault(self, fault: str) -> None:
-        """Note why no server can take the writes before somebody acts; empty: one may."""
+        """Note why no server can take the writes before an operator acts; empty: one may."""
         if self._finder is not None:
             self._finder.fault = fault
 
@@ -136,7 +138,9 @@ class StoreLinks:
         )
 
     def near(self, url: str) -> NearCopy | None:
-        """Return the node's own copy behind ``url``, not connected yet; None: "", there is none."""
+        """
+        Return the node's own copy behind ``url``, not connected yet; None if ``url`` is empty.
+        """
         return NearCopy(url, self.name("near"), self.scripts, self._clock) if url else None
 
     def name(self, purpose: str) -> str:

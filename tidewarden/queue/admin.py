@@ -48,7 +48,7 @@ class QueueAdmin:
         payload_max: int,
         near: NearReads | None = None,
     ) -> None:
-        """``near``: reads the node's own copy of the data; None: it has none."""
+        """Read the node's own copy of the data by ``near``; None: it has none."""
         self._catalog = catalog
         self._link = link
         self._scripts = scripts
@@ -65,7 +65,7 @@ class QueueAdmin:
         age_ms: int = 0,
     ) -> int:
         """
-        Buried tasks become ready; how many did.
+        Make buried tasks ready; returns how many.
 
         One by id, or at most ``count`` of those whose reason begins with the prefix and that were
         buried ``age_ms`` ago or earlier; in no case one that is buried while this runs, so that
@@ -121,7 +121,7 @@ class QueueAdmin:
 
     async def peek(self, queue: str, task_id: str, max_stale_ms: int = 0) -> dict[str, Any]:
         """
-        A task as it lies, or lay at most ``max_stale_ms`` ago, without taking it.
+        Return a task as it lies, or lay at most ``max_stale_ms`` ago, without taking it.
 
         Raises: NotFound: there is none now.
         """
@@ -170,20 +170,22 @@ class QueueAdmin:
         return tasks, ""
 
     async def _read(self, shard: Shard, name: str, args: Sequence[Arg], max_stale_ms: int) -> Any:
-        """What a script reads: near, if that is known to be no older, else at the primary."""
+        """
+        Run a reading script on the near copy, if that is known to be no older, else at the primary.
+        """
         if max_stale_ms and self._near is not None and self._near.age.within(max_stale_ms):
             with contextlib.suppress(Error):  # the primary answers, or says what is wrong
                 return await self._near.run_at(shard, name, args)
         return await shard.run(name, args)
 
     async def pause(self, queue: str, ms: int | None = None) -> None:
-        """Takes stop, for ``ms`` or until :meth:`resume`; puts go on."""
+        """Stop takes, for ``ms`` or until :meth:`resume`; puts go on."""
         if ms is not None:
             check_range(ms, "ms", 1, TIME_MAX_MS // 2)
         await self._each(queue, "queue.pause", (-1 if ms is None else ms,))
 
     async def resume(self, queue: str) -> None:
-        """Takes go on."""
+        """Let takes go on."""
         await self._each(queue, "queue.pause", (0,))
 
     async def _each(self, queue: str, name: str, args: Sequence[Arg]) -> list[Any]:
@@ -255,7 +257,7 @@ class QueueAdmin:
         return await self._scripts.run_each("queue.stats", queue, ())
 
     async def settings(self, queue: str) -> dict[str, Any]:
-        """The queue's settings, as they are stored. Raises: StoreDown."""
+        """Return the queue's settings, as they are stored. Raises: StoreDown."""
         await self._catalog.open(check_name(queue))
         _, settings = await self._catalog.stored(queue)
         return settings.shown()
@@ -306,11 +308,10 @@ class QueueAdmin:
         self, queue: str, raw: bytes, old: QueueSettings, new: QueueSettings, cut: Sequence[str]
     ) -> None:
         """
-        Close the shards of a queue to everybody who knows it only as it is cut now, if all of them
-        are empty, and give the new ones their order: once anybody knows of them it is too late for
-        that.
+        Close the shards of a queue, if all are empty, to nodes that know it only as it is cut now.
 
-        From then until the new settings are stored the queue answers nobody; where they never come,
+        Give the new shards their order: once a node knows of them it is too late for that. From
+        then until the new settings are stored the queue answers no caller; where they never come,
         :meth:`Catalog.keep_layout` ends it.
         """
         same = list(cut) == ["order"]

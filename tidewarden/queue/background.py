@@ -8,7 +8,7 @@ from typing import Any
 
 
 class BackgroundTasks:
-    """Starts tasks that nobody awaits, and holds them while they run."""
+    """Starts tasks that no caller awaits, and holds them while they run."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -46,7 +46,7 @@ class Bulk:
         return total
 
     async def release_all(self, queue: str) -> int:
-        """End every lease as a release, whoever holds it; how many."""
+        """End every lease as a release, whichever session holds it; returns how many."""
         pieces = (
             self._pieces(shard, "leased", "queue.release_all", ())
             for shard in await self._catalog.open(check_name(queue))

@@ -38,13 +38,13 @@ from .shards.shard_settings import set_order, write
 
 log = logging.getLogger("tidewarden.queue")
 
-LAYOUT_S = 1.0  # whoever cuts a queue anew is through within so long, or has died over it
+LAYOUT_S = 1.0  # a node that cuts a queue anew is through within so long, or has died over it
 LAYOUT_ASK_S = 0.02
 REREAD_S = 0.5  # after the store did not answer
 
 
 def _nobody(*_: object) -> None:
-    """Nobody wants to know."""
+    """Ignore the call, where no part listens."""
 
 
 class Catalog:
@@ -108,7 +108,7 @@ class Catalog:
         self, queue: str, settings: QueueSettings, queues_max: int = 0
     ) -> tuple[bytes, bytes]:
         """
-        What a name stands for, as of ``queue.create_queue``; with 0 it is made in any case.
+        Return what a name stands for, as of ``queue.create_queue``; with 0 it is made in any case.
 
         Raises: StoreDown; Full: the store's memory, there are ``queues_max`` queues, or the user
         who acts has made its share of them.
@@ -126,16 +126,16 @@ class Catalog:
 
     async def make(self, queue: str) -> None:
         """
-        Make one of the system's queues that a user has asked for, and that counts as one of his.
+        Make one of the system's queues that a user has asked for, and count it as the user's own.
 
-        Raises: StoreDown; Full: as for one of his own.
+        Raises: StoreDown; Full: as for a queue of the user's.
         """
         if queue not in self.shards:
             await self._make(queue, self._settings_of_new(queue), self._queues_max)
 
     async def open(self, queue: str, new: QueueSettings | None = None) -> list[Shard]:
         """
-        The shards of a queue, which is made with the default settings, or ``new``, when it is new.
+        Return a queue's shards; a new queue is made, with ``new`` or the default settings.
 
         The system's are made however many there are.
 
@@ -166,13 +166,13 @@ class Catalog:
 
     async def settle(self, queue: str) -> None:
         """
-        Bring the settings that are stored into force in every shard, whoever stored them.
+        Bring the stored settings into force in every shard, whichever node stored them.
 
         Raises: StoreDown: perhaps in some alone.
 
-        Each change has a number. A shard has settings newer than the stored where the store has
-        lost these, or where a former version stored them without one: then the stored ones get a
-        number above.
+        Each change has a number. A shard's settings are newer than the stored ones where the store
+        has lost these, or where a former version stored them without one: then the stored ones get
+        a number above.
         """
         while True:
             try:
@@ -221,7 +221,7 @@ class Catalog:
 
     def build(self, queue: str, settings: QueueSettings) -> list[Shard]:
         """
-        These settings are what is stored.
+        Build the shards of a queue whose stored settings are these.
 
         Call it in the turn in which the store's answer came, so that a newer one wins.
         """
@@ -252,9 +252,7 @@ class Catalog:
         return shards
 
     def _resharded(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
-        """
-        A shard knows of a newer cut of its queue: read the settings anew; then, where an id lies.
-        """
+        """Read the settings anew, as a shard knows of a newer cut; then say where an id lies."""
         queue = shard.queue
         task = self._reading.get(queue)
         if task is None:
@@ -271,8 +269,8 @@ class Catalog:
         """
         Read the settings until they are as new as the shards.
 
-        Where that does not come, whoever cut the queue died between closing the old shards and
-        writing the new settings: the old ones hold on, under a number above both.
+        Where that does not come, the node that cut the queue died between closing the old shards
+        and writing the new settings: the old ones hold on, under a number above both.
         """
         until = self._loop.time() + LAYOUT_S
         while True:
@@ -354,8 +352,9 @@ class Catalog:
 
     async def _again(self, queue: str) -> bytes:
         """
-        A queue that this node knows, as the store has it (JSON); one that it has lost is made
-        again, as this node knows it.
+        Read a known queue as the store has it (JSON); make one again that the store has lost.
+
+        It is made as this node knows it.
 
         Raises: NotFound: the name is a topic's now; StoreDown.
         """
@@ -374,7 +373,8 @@ class Catalog:
 
     async def stored(self, queue: str) -> tuple[bytes, QueueSettings]:
         """
-        The settings of a queue that this node knows, as they are stored (JSON, too) and built.
+        Read the settings of a queue that this node knows: as they are stored (JSON), and built.
+
         Raises: as :meth:`_again`.
         """
         raw = await self._link.call("HGET", self.names_key, queue) or await self._again(queue)
@@ -382,11 +382,13 @@ class Catalog:
         return raw, settings
 
     def shards_known(self) -> list[Shard]:
-        """The shards of all queues that this process has met."""
+        """Return the shards of all queues that this process has met."""
         return [shard for shards in self.shards.values() for shard in shards]
 
     async def _reread(self, queue: str) -> None:
-        """Nobody repeats the message: what is not read now is read later."""
+        """
+        Read changed settings; as no message is repeated, what cannot be read now is read later.
+        """
         try:
             while queue in self._outdated:
                 self._outdated.discard(queue)
@@ -416,29 +418,33 @@ class Catalog:
                 await self.settle(queue)
 
     def current(self, shard: Shard) -> Shard | None:
-        """What has the shard's place since its queue was cut anew; None: nothing."""
+        """
+        Return the shard in this one's place since its queue was cut anew; None: there is none.
+        """
         shards = self.shards[shard.queue]
         return shards[shard.index] if shard.index < len(shards) else None
 
     def shard_of(self, queue: str, task_id: str) -> int:
         """
-        The number of the shard that an id lies in, of a queue that is known here.
+        Return the number of the shard that an id lies in, of a queue that is known here.
 
         It is the one the id carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.partitioning`).
         """
         return shard_of(task_id, len(self.shards[queue]))
 
     async def shard(self, queue: str, task_id: str) -> Shard:
-        """The shard that an id lies in."""
+        """Return the shard that an id lies in."""
         return shard_for(await self.open(queue), task_id)
 
     async def shard_count(self, queue: str) -> int:
-        """How many shards the queue has."""
+        """Return how many shards the queue has."""
         return len(await self.open(queue))
 
     @property
     def maker(self) -> tuple[str, int]:
-        """The user who acts (empty: nobody in particular), and the part one may make (1,000)."""
+        """
+        Return the user who acts (empty: nobody in particular), and the part one may make (1,000).
+        """
         return ACTING.get(), self.user_limits.share
 
     def run_on_names(self, script: str, *args: Arg) -> asyncio.Future[Any]:
@@ -450,14 +456,14 @@ class Catalog:
     @property
     def reconnects(self) -> int:
         """
-        How often a connection to the store was made anew.
+        Return how often a connection to the store was made anew.
 
         Behind a new one may be a store that a failover put there, without the last writes.
         """
         return self._link.reconnects
 
     def reachable(self, queue: str, shard: int) -> bool:
-        """Whether there is a connection to where that shard lies."""
+        """Return whether there is a connection to the server that has the shard."""
         link = self._link.link_of(prefix_of(self.cluster, queue, shard))
         return link is not None and link.up
 
@@ -471,7 +477,7 @@ class Catalog:
 
     async def names(self) -> list[str]:
         """
-        Every queue, sorted; the system's own begin with ``_``.
+        List every queue, sorted; the system's own begin with ``_``.
 
         A name that is no text is no queue's: it is left out.
         """
@@ -482,12 +488,12 @@ class Catalog:
         return names
 
     async def exists(self, queue: str) -> bool:
-        """Whether the store has a queue of this name. Raises: StoreDown."""
+        """Return whether the store has a queue of this name. Raises: StoreDown."""
         return bool(await self._link.call("HEXISTS", self.names_key, queue))
 
     async def links_of(self, name: str) -> tuple[str, ...] | None:
         """
-        The queues of a topic; None: the name is a queue's, which is open now.
+        Return the queues of a topic; None: the name is a queue's, which is open now.
 
         Raises: what :meth:`open` does.
         """
@@ -502,17 +508,21 @@ class Catalog:
         return self.topics[name]
 
     async def stored_links(self, topic: str) -> tuple[str, ...] | None:
-        """The queues of a topic, as they are stored; None: there is none. Raises: StoreDown."""
+        """
+        Read the queues of a topic, as they are stored; None: there is none.
+
+        Raises: StoreDown.
+        """
         raw = await self._link.call("HGET", self._topics_key, topic)
         return None if raw is None else tuple(raw.decode("utf-8", "replace").split())
 
     async def all_links(self) -> dict[str, list[str]]:
-        """Every topic and its queues, sorted. Raises: StoreDown."""
+        """Read every topic and its queues, sorted. Raises: StoreDown."""
         raw = await self._link.call("HGETALL", self._topics_key)
         pairs = zip(raw[::2], raw[1::2], strict=True)
         return {_text(name): sorted(_text(links).split()) for name, links in sorted(pairs)}
 
 
 def _text(raw: bytes) -> str:
-    """What nobody can read is no name of ours, and hides no other."""
+    """Decode a name; an unreadable one is no name of ours, and hides no other."""
     return raw.decode("utf-8", "replace")

@@ -122,11 +122,11 @@ class Consumer:
 
     def _in_turn(self, queue: str, known: list[Shard]) -> list[Shard]:
         """
-        The shards in the order in which a take asks them: each is first in turn, but those that had
-        nothing lately come last.
+        Return the shards in the order in which a take asks them.
 
-        In every fourth round that does not count: other nodes may have put something there, of
-        which nobody here was told.
+        Each is first in turn, but those that had nothing lately come last. In every fourth round
+        that does not count: another node may have put something there, of which this node was not
+        told.
         """
         turn = self._turn[queue] = self._turn.get(queue, -1) + 1
         first = turn % len(known)
@@ -173,7 +173,7 @@ class Consumer:
             raise
 
     def give_back(self, session: Session, tasks: Sequence[Taken]) -> None:
-        """Hand back what nobody has received; no attempt is counted."""
+        """Hand back tasks that no consumer has received; no attempt is counted."""
         for task in tasks:
             session.drop(task.queue, task.id, task.lease)
         give_back(tasks, [shard_for(self._catalog.shards[task.queue], task.id) for task in tasks])
@@ -182,7 +182,7 @@ class Consumer:
         self, session: Session, queue: str, pairs: Iterable[tuple[str, int]], result: bytes = b""
     ) -> asyncio.Future[list[int]]:
         """
-        Tasks are done; a future of 1 or 0 (the lease is not current) for each.
+        Acknowledge tasks; returns a future of 1 or 0 (the lease is not current) for each.
 
         A wait for the end of the task gets the ``result``.
 
@@ -323,7 +323,11 @@ class Consumer:
     async def touch(
         self, session: Session, queue: str, task_id: str, lease: int, lease_ms: int = 0
     ) -> int:
-        """The lease runs on from now; its new end in unix ms of the store. Raises: NotHeld."""
+        """
+        Let the lease run on from now; returns its new end in unix ms of the store.
+
+        Raises: NotHeld.
+        """
         check_range(lease_ms, "lease_ms", 0, LEASE_MAX_MS)
         check_range(lease, "lease", 0, LEASE_NUMBER_MAX, "the lease number")
         shards = await self._catalog.open(check_name(queue))
@@ -335,11 +339,11 @@ class Consumer:
         return end_ms
 
     def waiting(self) -> int:
-        """Takes under way or waiting on this node."""
+        """Return how many takes are under way or wait on this node."""
         return len(self.under_way)
 
     def arrived(self) -> Iterator[tuple[str, str, int]]:
-        """Queue, id and lease of what takes have got while they go on asking."""
+        """Return queue, id and lease of what takes have got while they go on asking."""
         for take in self.under_way.takes:
             yield from take.arrived
 
@@ -350,7 +354,7 @@ class Consumer:
 
 
 def _acked_one(future: asyncio.Future[Any]) -> asyncio.Future[list[Any]]:
-    """A future of a list with the answer to the one ack."""
+    """Return a future of a list with the answer to the one ack."""
     listed: asyncio.Future[list[Any]] = future.get_loop().create_future()
 
     def done(inner: asyncio.Future[Any]) -> None:

@@ -30,7 +30,7 @@ class FastAck:
     """
     Receives the reply to the ack of a task that the session held.
 
-    When nobody knows the ack's outcome, the session goes on holding the task.
+    When the ack's outcome is unknown, the session goes on holding the task.
     """
 
     __slots__ = ("_consumer", "_entry", "_place", "_receiver", "_session", "done", "set_result")
@@ -128,7 +128,7 @@ class FastPath:
     def ack(
         self, session: Session, queue: bytes, task_id: bytes, lease: int, receiver: ReplySink
     ) -> ReplySink | None:
-        """The task is done; ``receiver`` gets 1, or 0: the lease is not current."""
+        """Acknowledge a task; ``receiver`` gets 1, or 0: the lease is not current."""
         shard = self._plain.get(queue) or self._plain_shard(queue)
         if shard is None or lease > LEASE_NUMBER_MAX:
             return None
@@ -144,7 +144,7 @@ class FastPath:
         return receiver
 
     def _plain_shard(self, queue: bytes) -> Shard | None:
-        """The one shard of a user's queue that is known here."""
+        """Return the one shard of a user's queue that is known here."""
         if not queue.isascii() or queue[:1] == b"_":
             return None
         name = queue.decode()

@@ -1,7 +1,7 @@
 """
 Named locks are held under a lease and carry a fence number.
 
-Those who wait for a lock get it in the order in which they came to this node.
+Callers that wait for a lock get it in the order in which they came to this node.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ SOON_S = 0.001  # a lease that is just ending is looked at again so soon
 
 class _Want(NamedTuple):
     """
-    What is asked for: ``key`` begins with ``=`` when it is the caller's, with ``-`` when we made
-    it.
+    Says which lock is asked for.
+
+    ``key`` begins with ``=`` when it is the caller's, with ``-`` when we made it.
     """
 
     session: Session
@@ -59,7 +60,7 @@ class _Want(NamedTuple):
 
 
 class _Claim:
-    """An acquire under way, as its session sees it: whoever ends :attr:`future` ends it."""
+    """Is an acquire under way, as its session sees it: to end :attr:`future` ends it."""
 
     __slots__ = ("_session", "_task", "_unclaimed", "future")
 
@@ -69,7 +70,7 @@ class _Claim:
         work: Coroutine[Any, Any, int | None],
         unclaimed: Callable[[int], object],
     ) -> None:
-        """``unclaimed``: called with a fence for which nobody is there any more."""
+        """Call ``unclaimed`` with a fence whose caller has gone."""
         loop = asyncio.get_running_loop()
         self._unclaimed = unclaimed
         self.future: asyncio.Future[int | None] = loop.create_future()
@@ -110,7 +111,7 @@ class Locks:
     """
     Grants and releases the locks of one node.
 
-    A lock is a task of ``_locks`` that is there while somebody holds it; its lease is the hold.
+    A lock is a task of ``_locks`` that is there while the lock is held; its lease is the hold.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class Locks:
 
     @property
     def waiting(self) -> int:
-        """How many acquires wait on this node."""
+        """Return how many acquires wait on this node."""
         return self._lines.waiting
 
     def acquire(
@@ -151,10 +152,10 @@ class Locks:
 
         The number is greater than every earlier one of that name. With a ``key``, the same call
         again gets the same number while the lock is held, and for ``lease_ms`` anew: it belongs to
-        the session that asked last. Whoever waits is served after those who waited on this node
-        before. Cancel the future when the caller goes: what it was given by then is free again.
-        Raises: BadArg, Full: too many wait on this node (at once), or the connection holds too
-        many; StoreDown, Stale: the time is over, and the store still away (in the future; without a
+        the session that asked last. Callers on this node are served in the order of their calls.
+        Cancel the future when the caller goes: what it was given by then is free again. Raises:
+        BadArg, Full: too many wait on this node (at once), or the connection holds too many;
+        StoreDown, Stale: the time is over, and the store still away (in the future; without a
         ``key`` the lock may be held by nobody until its lease ends).
         """
         _check_name(name)
@@ -175,7 +176,7 @@ class Locks:
 
     def unclaimed(self, session: Session, name: str, fence: int, key: bytes) -> None:
         """
-        Free a lock that nobody knows to have: whoever acquired it has gone before it was told.
+        Free a lock whose caller went before it was told that it has it.
 
         With a ``key`` it may be a hold from before, and with a connection it ends anyway.
         """
@@ -190,7 +191,7 @@ class Locks:
 
     async def _try(self, want: _Want) -> int | None:
         """
-        At once or not at all; where others wait on this node, only what the key holds already.
+        Acquire at once or not at all; where others wait here, only what the key holds already.
         """
         fence, _ = await self._ask(want, take=want.name not in self._lines)
         return fence or None
@@ -234,7 +235,9 @@ class Locks:
             self._results.unlisten(place, turn.event, noted=not fence)
 
     async def _ask(self, want: _Want, *, take: bool, note: bool = False) -> tuple[int, float]:
-        """The fence, or 0 and the loop's time when to ask again if nothing was heard until then."""
+        """
+        Return the fence, or 0 and the loop's time to ask again at if nothing was heard by then.
+        """
         if take and want.session.is_full and (QUEUE, want.name) not in want.session.held:
             await self._hold_limit.make_room(want.session)
         shard = await self._catalog.shard(QUEUE, want.name)
@@ -263,7 +266,7 @@ class Locks:
 
     async def renew(self, session: Session, name: str, fence: int, lease_ms: int) -> int:
         """
-        Hold the lock on for ``lease_ms`` from now; the end, in unix ms of the store.
+        Hold the lock on for ``lease_ms`` from now; returns its end, in unix ms of the store.
 
         Raises: BadArg; NotHeld: not under this fence, or no longer; StoreDown.
         """
@@ -278,7 +281,7 @@ class Locks:
 
     async def release(self, session: Session, name: str, fence: int) -> None:
         """
-        Free the lock, which the next of those who wait for it gets.
+        Free the lock, which goes to the next caller that waits for it.
 
         Raises: BadArg; NotHeld: not under this fence, or no longer; StoreDown.
         """
@@ -294,7 +297,7 @@ class Locks:
         return await self._catalog.shard(QUEUE, name)
 
     async def peek(self, name: str) -> dict[str, Any]:
-        """Who holds the lock. Raises: BadArg; NotFound: nobody does."""
+        """Describe the lock and its holder. Raises: BadArg; NotFound: it is not held."""
         _check_name(name)
         try:
             return _described(await self._admin.peek(QUEUE, name))
@@ -303,7 +306,7 @@ class Locks:
 
     async def page(self, count: int = 100, after: str = "") -> tuple[list[dict[str, Any]], str]:
         """
-        At most ``count`` of the locks that are held, and the cursor to go on from, "" at the end.
+        List at most ``count`` held locks; returns them and the cursor to go on from, "" at the end.
         """
         tasks, cursor = await self._admin.page(QUEUE, "leased", count, after)
         return [_described(task) for task in tasks], cursor
@@ -318,7 +321,7 @@ def _not_held(name: str, fence: int) -> NotHeld:
 
 
 def _described(task: dict[str, Any]) -> dict[str, Any]:
-    """A lock for people; its KEY is whoever's holds it."""
+    """Describe a lock for people; its KEY is that of its holder."""
     payload = task["payload"]
     found = {
         "name": task["id"],
@@ -333,7 +336,7 @@ def _described(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _give_back(shard: Shard, name: str, done: asyncio.Future[Any]) -> None:
-    """Nobody is there any more for what was acquired, with its quorum or without."""
+    """Give back what was acquired, with its quorum or without: its caller has gone."""
     if done.cancelled():
         return
     error = done.exception()

@@ -1,8 +1,8 @@
 """
 Puts to names that this node does not know yet, in the order in which they came.
 
-A name is a queue's or a topic's, and the store says which. Whoever puts to it meanwhile stands in
-line, also where it has become known: else a put that comes later would go before those in line.
+A name is a queue's or a topic's, and the store says which. A put that comes meanwhile stands in
+line, also where the name has become known: else it would go before the puts in line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Begin = Callable[[tuple[str, ...] | None], None]
 
 
 class NameLookups:
-    """One line for each name that is being looked up."""
+    """Keeps a waiting line for each name that is being looked up."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -36,8 +36,8 @@ class NameLookups:
         Call ``begin`` when the name is known, behind those in line, unless ``future`` is done.
 
         The future gets what ``begin`` or the lookup raises (:meth:`Catalog.links_of`). A store that
-        is down is so for all in line. What is refused to one user is looked up for the next: a
-        queue is made by whoever may make one.
+        is down is so for all in line. What is refused to one user is looked up for the next: any
+        user who may make a queue makes it.
         """
         line = self.lines.get(name)
         if line is None:
@@ -46,7 +46,7 @@ class NameLookups:
         line.append((begin, future, contextvars.copy_context()))
 
     async def links_of(self, name: str) -> tuple[str, ...] | None:
-        """As :meth:`Catalog.links_of`, behind those in line."""
+        """Do as :meth:`Catalog.links_of`, behind the callers in line."""
         if name not in self.lines and name in self._catalog.shards:
             return None
         known: asyncio.Future[tuple[str, ...] | None] = self._loop.create_future()
@@ -54,7 +54,11 @@ class NameLookups:
         return await known
 
     async def _work(self, name: str) -> None:
-        """Until the line is empty. No turn lies between the last lookup and the line's end."""
+        """
+        Look the name up until the line is empty.
+
+        No turn lies between the last lookup and the line's end.
+        """
         line = self.lines[name]
         try:
             while line:

@@ -26,7 +26,7 @@ class NearReads:
     def __init__(
         self, catalog: Catalog, copy: NearCopy, primary: StoreClient, clock: Clock
     ) -> None:
-        """``primary``: the connection by which the node reads otherwise."""
+        """Ask by ``primary``, the connection by which the node reads otherwise."""
         self._catalog = catalog
         self._copy = copy
 
@@ -48,7 +48,7 @@ class NearReads:
         return await self.run_at(shards[shard], name, args)
 
     async def run_at(self, shard: Shard, name: str, args: Sequence[Arg]) -> Any:
-        """The same, of a shard that is at hand."""
+        """Run a script as :meth:`run` does, on a shard that is at hand."""
         said = (shard.stamped(0), self._catalog.holder, *args)
         _, _, _, items = await self._copy.run(name, shard.keys, said)
         return items

@@ -68,7 +68,7 @@ def shard_of(task_id: str, shards: int) -> int:
 
 
 def shard_for(shards: Sequence[S], task_id: str) -> S:
-    """The one of a queue's shards that an id lies in."""
+    """Return the one of a queue's shards that an id lies in."""
     return shards[0] if len(shards) == 1 else shards[shard_of(task_id, len(shards))]
 
 
@@ -101,11 +101,11 @@ def in_lane(task_id: str, lane: str, shards: int, *, moved: bool = False) -> str
 
 
 class Partitioner(Protocol):
-    """How a queue's puts choose their shard; the id says it afterwards."""
+    """Chooses the shard of each put of a queue; the id says it afterwards."""
 
     def __call__(self, task_id: str, payload: bytes, *, own: bool) -> str:
         """
-        The id under which a task is put. ``own``: we have made it.
+        Return the id under which a task is put. ``own``: we have made it.
 
         Raises: Denied, Internal, BadArg.
         """
@@ -113,9 +113,9 @@ class Partitioner(Protocol):
 
 class RoundRobin:
     """
-    The shards in turn, for ids that we make.
+    Chooses the shards in turn, for ids that we make.
 
-    One of the caller's lies where it says, so that putting it again finds it.
+    An id of the caller's lies where it says, so that putting it again finds it.
 
     Each node takes turns by itself, and begins anywhere, so that many that start together do not
     walk in step.
@@ -131,7 +131,7 @@ class RoundRobin:
 
 class Custom:
     """
-    A function of the user's, called with the id, the payload and the number of shards.
+    Chooses shards by a user's function of the id, the payload and the number of shards.
 
     An id that names its shard is there already.
     """
@@ -167,7 +167,7 @@ class Custom:
 
 
 def partitioner_of(strategy: str, shards: int, known: Mapping[str, Strategy]) -> Partitioner | None:
-    """What chooses the shards of a queue; None: the hash does, or there is only one."""
+    """Return what chooses the shards of a queue; None: the hash does, or there is only one."""
     if shards == 1 or strategy == "hash":
         return None
     return (
@@ -207,12 +207,12 @@ def load_strategies(names: Iterable[str]) -> dict[str, Strategy]:
 
 
 def prefix_of(cluster: str, queue: str, shard: int) -> str:
-    """The beginning of every key of a shard, with its hash tag."""
+    """Return the beginning of every key of a shard, with its hash tag."""
     return f"{{{cluster}:{queue}:{shard}}}"
 
 
 def split_prefix(prefix: str) -> tuple[str, str, int]:
-    """Cluster, queue and shard number of a prefix."""
+    """Return cluster, queue and shard number of a prefix."""
     inner = prefix[1:-1]
     cluster, _, rest = inner.partition(":")
     queue, _, index = rest.rpartition(":")

@@ -19,7 +19,7 @@ from .task import IdMaker, TaskSpec, check_name
 
 
 def put_error(word: bytes, queue: str, task_id: str) -> Error:
-    """The error that put.lua's word for a task means."""
+    """Make the error that put.lua's word for a task means."""
     if word == b"EXISTS":
         return Exists(f"the task {task_id} is there already")
     if word == b"NOTHELD":
@@ -42,12 +42,12 @@ class Producer:
         self.payload_max = payload_max
 
     def new_id(self) -> str:
-        """An id that no other task has."""
+        """Make an id that no other task has."""
         return self._ids.make(self._clock.unix_ms())
 
     def target(self, queue: str, shards: Sequence[Shard], task: TaskSpec) -> tuple[str, Shard]:
         """
-        The id under which a task is put into a known queue, and the shard that it lies in.
+        Return the id under which a task is put into a known queue, and the shard that it lies in.
 
         Raises: BadArg: the id names another shard than its lane's; what a strategy raises.
         """
@@ -110,10 +110,10 @@ class Producer:
         put: Callable[[str, TaskSpec], Awaitable[str]],
     ) -> str:
         """
-        Put a task into each of these queues, by ``put``, under one id; the id.
+        Put a task into each of these queues, by ``put``, under one id; returns the id.
 
         Raises: what the first queue refused it with; says that the same put may be repeated. It
-        names no queue, for whoever puts into a topic needs no right to its queues.
+        names no queue, for a user who puts into a topic needs no right to its queues.
         """
         copy = dataclasses.replace(task, id=task.id or self.new_id())
         copy.check(self.payload_max)
@@ -133,7 +133,7 @@ class Producer:
 
 
 def hand_on(done: asyncio.Future[str], future: asyncio.Future[str]) -> None:
-    """``future`` gets the outcome of ``done``, unless nobody waits for it."""
+    """Give ``future`` the outcome of ``done``, unless its caller has gone."""
     if done.cancelled():
         future.cancel()
     elif (error := done.exception()) is not None:

@@ -58,7 +58,7 @@ class Queues:
         durability: Durability | None = None,
         near: NearCopy | None = None,
     ) -> None:
-        """``near``: the node's own copy of the data; None: it has none."""
+        """Read the node's own copy of the data by ``near``; None: it has none."""
         limits = config.limits
         self.drain = Drain()
         self.catalog = Catalog(
@@ -130,7 +130,9 @@ class Queues:
 
     @property
     def user_limits(self) -> UserLimits:
-        """What users may have of what they share; the doors ask it, too."""
+        """
+        Return the limits of what each user may have of what they share; the doors ask it, too.
+        """
         return self.catalog.user_limits
 
     def end_waits(self) -> None:

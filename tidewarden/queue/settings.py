@@ -24,7 +24,7 @@ DAY_MS = 86_400_000
 @dataclass(frozen=True, slots=True)
 class Rule:
     """
-    What a setting may be, and who needs it.
+    Says what a setting may be, and who needs it.
 
     ``low``, ``high``: the whole numbers that it may be; None: it has choices, or a check of its
     own. ``in_shard``: each shard's record has a copy, which the scripts read; a shard that has none
@@ -38,7 +38,7 @@ class Rule:
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How a queue behaves.
+    Says how a queue behaves.
 
     This is the one table of settings: the limits of Q.CONFIG, what is written into each shard's
     record and the defaults of the scripts follow from it. ``layout``, ``version`` and ``tube`` are
@@ -100,7 +100,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """1: made at the beanstalkd door; what happens to each task is counted for its clients."""
 
     def shown(self) -> dict[str, Any]:
-        """The settings that are the user's."""
+        """Return the settings that are the user's."""
         return {
             name: value for name, value in msgspec.structs.asdict(self).items() if name not in OURS
         }
@@ -143,9 +143,9 @@ def settings_of_new(
     durability: Literal["one", "quorum"] = "one",
 ) -> QueueSettings:
     """
-    The settings that a queue is made with.
+    Return the settings that a queue is made with.
 
-    ``system_queues``: those of upper rooms' own, by the beginnings of their names.
+    ``system_queues``: the settings of upper rooms' queues, by the beginnings of their names.
     ``durability``: of a user's queue, on the store that is there.
     """
     for prefix, settings in (*OWN_QUEUES.items(), *system_queues.items()):
@@ -177,7 +177,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def lua_defaults() -> str:
-    """The fields of a Lua table: what each setting is in a shard whose record lacks it."""
+    """Write the fields of a Lua table: what each setting is in a shard whose record lacks it."""
     pairs = iter(QueueSettings().shard_fields())
     values = ((name, next(pairs)) for name in pairs)
     return " ".join(

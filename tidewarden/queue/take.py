@@ -1,4 +1,6 @@
-"""A take: asks its shards in turn, waits parked at all of them, gives back what nobody wants."""
+"""
+Takes tasks: asks shards in turn, waits parked at all of them, gives back what no consumer wants.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ BY_WAKE_UP = -1  # the position of a question that a shard has set off
 
 class TakesUnderWay:
     """
-    The takes of this node that wait or ask several shards.
+    Keeps the takes of this node that wait or ask several shards.
 
     A take of one task from one shard is not among them before it waits: most find a task at once.
     """
@@ -43,7 +45,7 @@ class TakesUnderWay:
 
 class Take:
     """
-    A take of at most ``count`` tasks from ``shards``, in that order; ``receiver`` gets a list.
+    Takes at most ``count`` tasks from ``shards``, in that order; ``receiver`` gets a list.
 
     At most one question is under way at any time, and the take itself receives its answer. With
     ``until`` (the loop's time, 0: it does not wait) it ends at the first task, or empty when that
@@ -101,7 +103,7 @@ class Take:
         self._ask_all()
 
     def wait_behind(self, shard: Shard) -> None:
-        """Wait behind those who wait already: the shard is known to hold nothing."""
+        """Wait behind the takes that wait already: the shard is known to hold nothing."""
         self._wakes = shard.wakes
         if self._may_wait(None):
             self._asked_all()
@@ -117,12 +119,12 @@ class Take:
 
     @property
     def _over(self) -> bool:
-        """Whether it was answered, or its caller has gone."""
+        """Return whether the take was answered, or its caller has gone."""
         return self._ended or self.receiver.done()
 
     @property
     def arrived(self) -> list[tuple[str, str, int]]:
-        """Queue, id and lease of what it has got while it goes on asking."""
+        """Return queue, id and lease of what it has got while it goes on asking."""
         return [] if self._over else [(task.queue, task.id, task.lease) for task in self._got]
 
     # --- asking
@@ -181,11 +183,11 @@ class Take:
     # --- the answer to a question
 
     def done(self) -> bool:
-        """Never: what was taken for a consumer that has gone has to go back."""
+        """Return False: tasks that were taken for a consumer that has gone have to go back."""
         return False
 
     def set_result(self, rows: Any, /) -> None:
-        """Tasks came, perhaps none."""
+        """Take the answer: tasks, perhaps none."""
         self._busy = False
         self._trouble = None
         shard = self._asked
@@ -206,7 +208,7 @@ class Take:
             tries.tried(self, bool(tasks))
 
     def set_exception(self, error: BaseException, /) -> None:
-        """The question was refused, or nobody knows what became of it."""
+        """Take the answer: the question was refused, or its outcome is unknown."""
         self._busy = False
         tries, self._tries = self._tries, None
         has_come = isinstance(error, Unconfirmed) and error.item
@@ -218,7 +220,7 @@ class Take:
             tries.tried(self, None)
 
     def _go_on(self) -> None:
-        """After the answer to the question under way."""
+        """Go on after the answer to the question under way."""
         if self._position == BY_WAKE_UP:
             self._tried()
         elif not self._known:
@@ -227,14 +229,15 @@ class Take:
             self._ask(self._position + 1)
 
     def _asked_once(self) -> None:
-        """The one shard has answered its only question, or this take waits now."""
+        """Go on after the one shard answered its only question, unless the take ends now."""
         if self._got or self._may_wait(None):
             self._asked_all()
 
     def _may_wait(self, error: BaseException | None) -> bool:
         """
-        Whether it goes on, waiting, after its only question; else it ends now, with nothing or the
-        error.
+        Return whether the take goes on, waiting, after its only question.
+
+        Otherwise it ends now, with nothing or the error.
         """
         shared = self._session.shared
         if self._over:
@@ -250,17 +253,14 @@ class Take:
         return False
 
     def _went_with_others(self, error: BaseException) -> None:
-        """
-        What failed was the call of puts that it went along with: it goes on waiting where it
-        stands.
-        """
+        """Go on waiting: what failed was the call of puts that the take went along with."""
         if self._time_is_over:
             self._end(error=error)
         elif not self._over:
             self._tried()
 
     def _failed(self, shard: Shard, error: BaseException) -> None:
-        """A question was refused, or nobody knows."""
+        """Note that a question was refused, or that its outcome is unknown."""
         if isinstance(error, Unconfirmed) and error.item:
             give_back(taken_from(shard, error.item), [shard] * len(error.item))
         if isinstance(error, Unconfirmed) and error.item and not shard.holding.flies:
@@ -285,7 +285,7 @@ class Take:
 
     def _asks_again(self, error: BaseException) -> bool:
         """
-        Whether it asks again, though its time be over, or it does not wait.
+        Return whether the take asks again, though its time be over, or it does not wait.
 
         Where stores replicate and the primary was lost, it does so for a while. What it may have
         got there is released: see :mod:`.sessions.lost_takes`.
@@ -306,10 +306,7 @@ class Take:
         return now < self._lost_until
 
     def _ask_later(self) -> None:
-        """
-        The store is away, or this node has to register again: the take goes on waiting, and asks
-        anew.
-        """
+        """Wait on and ask anew: the store is away, or this node has to register again."""
         self._unpark()
         self._again = ()
         if self._waits:
@@ -320,7 +317,7 @@ class Take:
 
     def _arm(self) -> None:
         """
-        It has to wait: only now a timer is needed, which a take that finds a task at once never is.
+        Set the timer of a take that has to wait; one that finds a task at once never needs it.
         """
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_at(self._until, self._time_over)
@@ -351,7 +348,7 @@ class Take:
 
     @property
     def free(self) -> bool:
-        """Whether a shard can try it now."""
+        """Return whether a shard can try the take now."""
         return not self._busy and not self._over
 
     def try_shard(self, shard: Shard, tries: Tries | None, *, more: bool) -> None:
@@ -399,14 +396,14 @@ class Take:
             self.receiver.set_result(self._got or [])
 
     def fail(self, error: BaseException) -> None:
-        """Its session has ended."""
+        """End the take with an error: its session has ended."""
         if not self._over:
             self._ended = True
             self._leave()
             self.receiver.set_exception(error)
 
     def cancel(self) -> None:
-        """Its consumer goes, or this node: it ends now, and what came or comes yet goes back."""
+        """End the take now, as its consumer or this node goes: what came or comes yet goes back."""
         if self._ended:
             return
         self._ended = True
@@ -419,7 +416,7 @@ class Take:
                 self.receiver.set_exception(asyncio.CancelledError())
 
     def caller_left(self, future: asyncio.Future[Any]) -> None:
-        """The future that it answers is done: cancelled, perhaps."""
+        """Cancel the take if the future that it answers was cancelled."""
         if future.cancelled():
             self.cancel()
 
@@ -434,19 +431,19 @@ class Take:
 
 
 def taken_from(shard: Shard, rows: Sequence[Any]) -> list[Taken]:
-    """The tasks of take.lua's rows."""
+    """Make the tasks of take.lua's rows."""
     return [Taken(shard.queue, row[0].decode("utf-8", "surrogateescape"), *row[1:]) for row in rows]
 
 
 def give_back(tasks: Sequence[Taken], shards: Sequence[Shard]) -> None:
-    """Nobody is there any more for what was taken: see :func:`hand_back`."""
+    """Give back tasks whose consumer has gone: see :func:`hand_back`."""
     for task, shard in zip(tasks, shards, strict=True):
         hand_back(shard, task.id, task.lease)
 
 
 def hand_back(shard: Shard, task_id: str, lease: int) -> None:
     """
-    A task is ready again, and the attempt does not count.
+    Make a task ready again, without counting the attempt.
 
     Where the store is away, its lease is looked for as that of a lost take is.
     """

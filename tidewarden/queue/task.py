@@ -39,7 +39,7 @@ _ALPHABET = "0123456789abcdefghijklmnopqrstuv"  # base 32 in an order that sorts
 
 def check_name(name: str, what: str = "queue", most: int = NAME_MAX) -> str:
     """
-    The name, if a queue may have it.
+    Return the name, if a queue may have it.
 
     Raises: BadArg: empty, longer than 200 bytes (``most``), with a character outside
     ``A-Za-z0-9_.:/-``, or of :data:`UNREACHABLE`.
@@ -53,7 +53,7 @@ def check_name(name: str, what: str = "queue", most: int = NAME_MAX) -> str:
 
 
 def check_reachable(name: str, what: str) -> None:
-    """Raises BadArg, of what is called ``what``: the name is of :data:`UNREACHABLE`."""
+    """Raise BadArg, which calls it ``what``, if the name is of :data:`UNREACHABLE`."""
     if name in UNREACHABLE:
         raise BadArg(
             f"the {what} {name!r} cannot be: HTTP clients take . and .. out of a path before they"
@@ -63,7 +63,7 @@ def check_reachable(name: str, what: str) -> None:
 
 def check_id(task_id: str, what: str = "id") -> str:
     """
-    The id, if a task may have it; ``what`` it is called in the message.
+    Return the id, if a task may have it; messages call it ``what``.
 
     Raises: BadArg: empty, longer than 200 bytes, no UTF-8 text, with white space or a control
     character, or of :data:`UNREACHABLE`.
@@ -83,7 +83,7 @@ def check_id(task_id: str, what: str = "id") -> str:
 
 def check_range(value: int, field: str, low: int, high: int, word: str = "") -> int:
     """
-    The value, if it lies between ``low`` and ``high``.
+    Return the value, if it lies between ``low`` and ``high``.
 
     Raises: BadArg: it does not; names the field (by ``word``, see :class:`Field`), the value and
     what is allowed.
@@ -95,7 +95,7 @@ def check_range(value: int, field: str, low: int, high: int, word: str = "") -> 
 
 def check_payload(data: bytes, what: str, bytes_max: int) -> bytes:
     """
-    The bytes, if they are not too many.
+    Return the bytes, if they are not too many.
 
     Raises: TooBig.
     """
@@ -106,7 +106,9 @@ def check_payload(data: bytes, what: str, bytes_max: int) -> bytes:
 
 def check_lane(lane: str) -> str:
     """
-    The lane, if a task may have it. Raises: BadArg: empty, longer than 200 bytes, or no UTF-8 text.
+    Return the lane, if a task may have it.
+
+    Raises: BadArg: empty, longer than 200 bytes, or no UTF-8 text.
     """
     if not 1 <= len(lane.encode("utf-8", "replace")) <= LANE_MAX or any(
         "\ud800" <= c <= "\udfff" for c in lane
@@ -118,7 +120,7 @@ def check_lane(lane: str) -> str:
 
 def trace_digits(traceparent: str) -> str:
     """
-    The trace id, span id and flags of a traceparent, one behind the other (W3C Trace Context, 3.2).
+    Return the trace id, span id and flags of a traceparent, joined (W3C Trace Context, 3.2).
 
     Raises: BadArg: it is none of version 00, or one of its ids is zero.
     """
@@ -133,7 +135,7 @@ def trace_digits(traceparent: str) -> str:
 
 
 def traceparent(trace: bytes) -> str:
-    """The traceparent of the 25 bytes that a task's record has of it."""
+    """Write the traceparent of the 25 bytes that a task's record has of it."""
     digits = trace.hex()
     return f"00-{digits[:32]}-{digits[32:48]}-{digits[48:]}"
 
@@ -141,7 +143,7 @@ def traceparent(trace: bytes) -> str:
 @dataclass(slots=True)
 class TaskSpec:
     """
-    A task to put.
+    Describes a task to put.
 
     At most one of ``delay_ms`` and ``at_ms``, and of ``deadline_ms`` and ``within_ms``.
 
@@ -209,7 +211,9 @@ class TaskSpec:
 
     def options(self, own: bool, waits: bool = False) -> str:
         """
-        What put.lua reads: "" for a task of defaults under an id of ours. ``waits``: for room.
+        Write the options that put.lua reads.
+
+        They are "" for a task of defaults under an id of ours. ``waits``: for room.
         """
         if (
             own
@@ -250,7 +254,7 @@ class TaskSpec:
 
 class Taken(msgspec.Struct):
     """
-    A task under a lease.
+    Holds a task under a lease.
 
     ``lease`` is the fencing number: it only grows, hand it to what the task changes. ``due_ms``:
     since when it could have been taken; 0: that is not known, for it was tried before.
@@ -271,7 +275,7 @@ class Taken(msgspec.Struct):
 @dataclass(slots=True)
 class Changes:
     """
-    What ``Q.UPDATE`` changes; ``None`` leaves a field as it is.
+    Holds what ``Q.UPDATE`` changes; ``None`` leaves a field as it is.
 
     ``lease`` is needed for a leased task.
     """
@@ -286,7 +290,7 @@ class Changes:
 
     def arguments(self, task_id: str, payload_max: int) -> list[str | bytes | int]:
         """
-        What update.lua reads.
+        Write the arguments that update.lua reads.
 
         Raises: BadArg, TooBig: the first field that is not allowed.
         """
@@ -351,7 +355,7 @@ FIELDS = (
 
 def described(queue: str, row: list[Any]) -> dict[str, Any]:
     """
-    A task as ``Q.PEEK`` shows it, from peek.lua's row.
+    Describe a task as ``Q.PEEK`` shows it, from peek.lua's row.
 
     ``at_ms``: lease end, time of burying, or the index's score.
     """
@@ -402,7 +406,7 @@ class IdMaker:
         self._head = ""
 
     def make(self, now_ms: int) -> str:
-        """A new id; ``now_ms`` (unix) may step back, the ids do not."""
+        """Make a new id; ``now_ms`` (unix) may step back, the ids do not."""
         if now_ms > self._last_ms:
             self._last_ms, self._sequence = now_ms, 0
             self._head = _base32(now_ms, 9)

@@ -56,7 +56,7 @@ class Topics:
 
     async def unlink(self, topic: str, queue: str) -> int:
         """
-        A queue is of a topic no more; 1, or 0 when it was not.
+        Take a queue from a topic; returns 1, or 0 when it was not in it.
 
         What it holds stays, and so does a topic without queues.
 
@@ -71,5 +71,5 @@ class Topics:
         return int(word)
 
     async def all(self) -> dict[str, list[str]]:
-        """Every topic and its queues, sorted."""
+        """Return every topic and its queues, sorted."""
         return await self._catalog.all_links()

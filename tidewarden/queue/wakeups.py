@@ -24,7 +24,7 @@ class Wakeups:
 
     def heard(self, channel: bytes, message: bytes) -> None:
         """
-        A message of the store's: on this holder's wake channel, or that a queue's settings changed.
+        Act on a message of the store's: a wake-up for this holder, or a queue's changed settings.
         """
         text = message.decode("utf-8", "replace")
         if channel == self._settings_channel:
@@ -47,7 +47,7 @@ class Wakeups:
             self._catalog.on_next(queue, int(index), max(0, int(what)))
 
     def look_again(self, prefix: str) -> None:
-        """Messages of one shard may have been missed."""
+        """Look at one shard again: messages of it may have been missed."""
         _, queue, index = split_prefix(prefix)
         shards = self._catalog.shards.get(queue, [])
         if index >= len(shards):

@@ -13,10 +13,10 @@ class Elector(Protocol):
 
     @property
     def term(self) -> int:
-        """Raft's current term here; grows with every election that this node hears of."""
+        """Return Raft's current term here; it grows with every election that this node hears of."""
 
     def is_leader(self) -> bool:
-        """Whether this node believes that it leads."""
+        """Return whether this node believes that it leads."""
 
     async def elected(self) -> None:
         """Return as soon as this node leads. Raises: Draining."""
@@ -43,25 +43,25 @@ class ClusterState(Elector, Protocol):
         """Run until cancelled. Raises: ConfigError: this node must not go on."""
 
     def role(self) -> Role:
-        """What this node is in its cluster."""
+        """Return the part that this node plays in its cluster."""
 
     def leader(self) -> str | None:
-        """Name of the node that leads; None when this node knows of none."""
+        """Return the node that leads; None when this node knows of none."""
 
     def has_quorum(self) -> bool:
-        """Whether somebody leads with a majority behind it, as far as this node can know."""
+        """Return whether a leader has a majority behind it, as far as this node can know."""
 
     def committed(self) -> dict[str, Any]:
-        """``epoch``, ``holder`` and ``members`` (name → Raft address)."""
+        """Return ``epoch``, ``holder`` and ``members`` (name → Raft address)."""
 
     def seats(self) -> Mapping[str, MemberView]:
-        """Every member as this node knows it, by name."""
+        """Return every member as this node knows it, by name."""
 
     def peer_heard_s(self, name: str) -> float:
-        """Seconds since that member last answered, on the leader; 0 for itself."""
+        """Return the seconds since that member last answered, on the leader; 0 for itself."""
 
     def not_member_because(self) -> str:
-        """Why this node is no member any more, or not yet, for people; "" when it is one."""
+        """Say to people why this node is no member any more, or not yet; "" when it is one."""
 
     def status(self) -> dict[str, Any]:
-        """Everything an operator may ask, in plain values."""
+        """Return everything an operator may ask, in plain values."""

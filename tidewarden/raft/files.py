@@ -68,7 +68,7 @@ def load(file: IO[bytes] | gzip.GzipFile) -> Any:
 
 class MetaStorer(pysyncobj.journal.MetaStorer):  # type: ignore[misc]  # the library has no types
     """
-    Keeps term and vote beside the journal, on the disk before anybody hears of them.
+    Keeps term and vote beside the journal, on the disk before any member hears of them.
 
     Garbage is not taken for nothing.
     """
@@ -101,8 +101,8 @@ class FileJournal(log_file.LogFile):
     """
     Keeps the log, and knows its folder's mark and what its entries say of the members.
 
-    ``versions`` are the versions of the members in it, oldest first, each with its index; ``mark``
-    is the folder's own.
+    ``versions`` are the versions of the members in the log, oldest first, each with its index;
+    ``mark`` belongs to the folder.
     """
 
     def __init__(self, path: str) -> None:
@@ -185,7 +185,9 @@ def method_of(command: bytes) -> int | None:
 
 
 def entry_of(members: Members) -> bytes:
-    """What :func:`members_of` reads, but for its first byte, which the library puts there."""
+    """
+    Encode what :func:`members_of` reads, but for its first byte, which the library puts there.
+    """
     entry: bytes = pysyncobj.pickle.dumps(members.plain())
     return entry
 

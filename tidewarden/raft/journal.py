@@ -21,7 +21,7 @@ RECORD = struct.Struct("<QQ")  # index and term; the command follows
 
 def last_term(data: bytes) -> int:
     """
-    The term of the last entry of a journal file.
+    Read the term of the last entry of a journal file.
 
     Raises: ValueError: the file is none that can be trusted; the text says why.
     """

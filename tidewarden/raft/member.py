@@ -199,11 +199,11 @@ class RaftMember:
         )
 
     def is_leader(self) -> bool:
-        """Whether this node believes that it leads, and its Raft thread is alive."""
+        """Return whether this node believes that it leads, and its Raft thread is alive."""
         return self.role() == "leader"
 
     def leader(self) -> str | None:
-        """Name of the member that leads; ``None`` when this node knows of none."""
+        """Return the member that leads; ``None`` when this node knows of none."""
         view = self._view()
         return (
             None
@@ -213,15 +213,15 @@ class RaftMember:
 
     @property
     def term(self) -> int:
-        """Raft's current term here; grows with every election that this node hears of."""
+        """Return Raft's current term here; it grows with every election that this node hears of."""
         view = self._view()
         return 0 if view is None else view.term
 
     def has_quorum(self) -> bool:
         """
-        Whether a majority stood behind the leader within the last election time.
+        Return whether a majority stood behind the leader within the last election time.
 
-        As far as this node can know.
+        This node answers as far as it can know.
         """
         view = self._view()
         return view is not None and state.quorum(
@@ -229,7 +229,11 @@ class RaftMember:
         )
 
     def heard_s(self) -> float:
-        """Seconds since a leader was heard; 0 on the leader; since the start when none ever was."""
+        """
+        Return the seconds since a leader was heard.
+
+        0 on the leader; since the start when none ever was.
+        """
         view = self._view()
         if view is None:
             return math.inf
@@ -276,17 +280,14 @@ class RaftMember:
 
     @property
     def _addresses(self) -> dict[str, str]:
-        """
-        The members' Raft addresses by name: as committed, or on their way; before the first version
-        as configured.
-        """
+        """Return the members' Raft addresses by name: committed, on their way, or configured."""
         view = self._view()
         return (
             dict(self._seeds) if view is None or view.members is None else view.members.addresses()
         )
 
     def seats(self) -> dict[str, state.MemberView]:
-        """Every member as this one knows it, by name."""
+        """Return every member as this one knows it, by name."""
         view = self._view()
         found = None if view is None else view.members
         if found is None:
@@ -309,7 +310,7 @@ class RaftMember:
         return "" if view is None else state.not_member_because(view, self._config)
 
     def quorum_fault(self) -> str:
-        """Return who is missing for a majority, for people; empty: one can be heard."""
+        """Say to people which members a majority lacks; empty: one can be heard."""
         view, now = self._view(), self._clock.monotonic()
         if view is None:
             return ""
@@ -330,7 +331,9 @@ class RaftMember:
 
     def status(self) -> dict[str, Any]:
         """
-        Everything an operator may ask of Raft, in plain values; times that never were are ``None``.
+        Return everything an operator may ask of Raft, in plain values.
+
+        Times that never were are ``None``.
         """
         running, view = self._running, self._view()
         if running is None or view is None:
@@ -393,7 +396,7 @@ class RaftMember:
 
     async def transfer(self, node: str | None) -> str:
         """
-        Transfer leadership to ``node`` (``None``: another), whoever leads now.
+        Transfer leadership to ``node`` (``None``: another), whichever member leads now.
 
         Returns: the new leader's name.
 
@@ -435,7 +438,7 @@ class RaftMember:
         """
         Return who votes, by the newest version of the members that this node has.
 
-        Nobody while the cluster is not founded, as far as it knows.
+        None while the cluster is not founded, as far as it knows.
         """
         return frozenset() if self._running is None else self._running.stores.voters
 
@@ -449,7 +452,7 @@ class RaftMember:
 
     async def store_command(self, command: tuple[Any, ...]) -> StoreFacts:
         """
-        Commit a command of :func:`~tidewarden.raft.store_facts.applied`, whoever leads.
+        Commit a command of :func:`~tidewarden.raft.store_facts.applied`, whichever member leads.
 
         Returns: the facts once it is applied here, whether it was taken or not. Raises: NoLeader,
         Timeout: its fate is unknown, it may be committed also later. Draining: Raft is stopped.
@@ -532,7 +535,7 @@ class RaftMember:
         self._on_change()
 
     def _time_election(self, view: state.RaftView) -> None:
-        """Count for how long nobody led, once somebody does who is not the one before."""
+        """Count for how long no member led, once another does than before."""
         leader, now = self.leader(), self._clock.monotonic()
         if leader is None:
             return
@@ -576,7 +579,7 @@ def open_voter(
     taken: Callable[[int], None],
 ) -> Voter:
     """
-    The member that ``config`` describes; ``seeds``: Raft addresses by name.
+    Open the member that ``config`` describes; ``seeds``: Raft addresses by name.
 
     ``taken`` is told the descriptor that keeps the folder locked, before anything else can fail.
     Raises: ConfigError: the folder, its files, the host or the port.

@@ -28,7 +28,7 @@ _KINDS = ([int, tuple], [int, tuple, str])
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One member's place."""
+    """Describes one member's place."""
 
     address: str
     """``host:port`` of its Raft port."""
@@ -45,27 +45,31 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """One version of the fact. ``version`` begins with 1 and grows by one."""
+    """Holds one version of the members. ``version`` begins with 1 and grows by one."""
 
     version: int
     seats: Mapping[str, Seat]
     word: str = ""
     """
-    Drawn at random when the cluster is founded; whoever speaks under another word belongs to
+    Drawn at random when the cluster is founded; a node that speaks under another word belongs to
     another cluster, whatever its name. Empty: it was founded by a version without.
     """
 
     @property
     def voters(self) -> frozenset[str]:
-        """The names of those that count."""
+        """Return the names of the members that count for a majority."""
         return frozenset(name for name, seat in self.seats.items() if seat.votes)
 
     def addresses(self) -> dict[str, str]:
-        """Every member's Raft address by name."""
+        """Return every member's Raft address by name."""
         return {name: seat.address for name, seat in self.seats.items()}
 
     def plain(self) -> tuple[Any, ...]:
-        """As an entry of the log has it: version and seats, and the word, where there is one."""
+        """
+        Return the members as an entry of the log has them.
+
+        An entry holds version and seats, and the word, where there is one.
+        """
         seats = tuple(
             (name, seat.address, seat.mark, seat.votes) for name, seat in sorted(self.seats.items())
         )
@@ -93,7 +97,11 @@ class Members:
         return self._with({**self.seats, name: Seat(address, votes=False)})
 
     def left(self, name: str) -> Members:
-        """Without a member. Raises: NotFound: there is none of that name, or it is the last."""
+        """
+        Return the members without one.
+
+        Raises: NotFound: there is none of that name, or it is the last.
+        """
         if name not in self.seats:
             raise NotFound(
                 f"There is no member {name!r}; there are {', '.join(sorted(self.seats))}."
@@ -123,9 +131,9 @@ class Members:
 
     def seated(self, caught_up: Iterable[str]) -> Members:
         """
-        With a vote for the first member that has everything and no vote yet.
+        Return the members with a vote for the first that has everything and no vote yet.
 
-        The same object when there is none.
+        It is the same object when there is none.
         """
         for name in sorted(caught_up):
             seat = self.seats.get(name)
@@ -134,7 +142,7 @@ class Members:
         return self
 
     def moved(self, addresses: Mapping[str, str]) -> Members:
-        """With other addresses of the same members; the same object when they are the same."""
+        """Return the same members at other addresses; the same object when those are the same."""
         seats = {
             n: dataclasses.replace(s, address=addresses.get(n, s.address))
             for n, s in self.seats.items()
@@ -142,7 +150,7 @@ class Members:
         return self if seats == self.seats else self._with(seats)
 
     def named(self, word: str) -> Members:
-        """With a word for the cluster; the same object when it has one."""
+        """Return the members with a word for the cluster; the same object when it has one."""
         return self if self.word else Members(self.version + 1, self.seats, word)
 
     def _with(self, seats: Mapping[str, Seat]) -> Members:
@@ -160,7 +168,7 @@ def founded(seeds: Mapping[str, str], marks: Mapping[str, str], word: str) -> Me
 
 
 def read(value: Any) -> Members | None:
-    """What :meth:`Members.plain` made; None for anything else. Never raises."""
+    """Read what :meth:`Members.plain` made; None for anything else. Never raises."""
     if not isinstance(value, tuple) or [type(item) for item in value] not in _KINDS:
         return None
     if value[0] <= 0 or (len(value) == 3 and not value[2]):
@@ -181,9 +189,10 @@ def read(value: Any) -> Members | None:
 
 def fault(old: Members | None, new: Members, leader: str, heard: Collection[str]) -> str:
     """
-    Why ``leader`` must not make ``new`` of ``old`` (None: the cluster is being founded), or "".
+    Say why ``leader`` must not make ``new`` of ``old``, or "".
 
-    ``heard``: the members that answered within the last election time.
+    ``old`` is None while the cluster is being founded; ``heard``: the members that answered within
+    the last election time.
     """
     if old is None:
         return "" if new.version == 1 else "the cluster is not founded yet"

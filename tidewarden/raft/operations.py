@@ -191,8 +191,9 @@ class Operations:
 
     def _told_version(self) -> int:
         """
-        The version by which this node has left, of which it is told, for it gets no more of the
-        log; 0: it has not.
+        Return the version by which this node has left; 0: it has not.
+
+        It is told of the version, for it gets no more of the log.
         """
         view = self._view()
         return 0 if view is None or view.removed_because != NOT_THERE else view.told_version

@@ -56,12 +56,12 @@ class PortProbes:
         self._close(node)
 
     def close(self) -> None:
-        """Stop probing anybody."""
+        """Stop probing."""
         for node in list(self._due):
             self.end(node)
 
     def tick(self, now: float) -> None:
-        """Try those that are due."""
+        """Try the probes that are due."""
         for node, due in list(self._due.items()):
             if due[0] > now:
                 continue
@@ -99,7 +99,7 @@ class PortProbes:
             self._answered(node, sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 
     def _answered(self, node: TCPNode, said: int) -> None:
-        """The kernel of its host, or this one, has answered a probe; 0: it is connected."""
+        """Take the answer of a host's kernel, or of this one, to a probe; 0: it is connected."""
         self._close(node)
         if said == errno.ECONNREFUSED:
             self.end(node)

@@ -18,7 +18,7 @@ class Proposals:
     """
     Puts questions to the thread, each for at most ``limit_s`` seconds.
 
-    An answer that comes later finds nobody: questions are numbered, numbers not used again.
+    An answer that comes later finds no caller: questions are numbered, numbers not used again.
     """
 
     def __init__(self, ticker: Ticker, limit_s: float) -> None:
@@ -60,7 +60,7 @@ class Proposals:
             future.set_exception(NoLeader(f"Not committed, as far as is known: {why}."))
 
     def end(self) -> None:
-        """Answer all that wait: the thread has ended, and nobody else will."""
+        """Answer all that wait: the thread has ended, and nothing else will."""
         for future in self._open.values():
             if not future.done():
                 future.set_exception(NoLeader("Not committed, as far as is known: Raft stopped."))

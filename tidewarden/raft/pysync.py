@@ -38,7 +38,9 @@ REASONS: dict[int, str] = {
 
 def library_now() -> float:
     """
-    The library's clock, seconds; looked up at each call, for the simulation puts another there.
+    Return the library's clock, seconds.
+
+    It is looked up at each call, for the simulation puts another there.
     """
     now: float = pysyncobj.syncobj.monotonicTime()
     return now
@@ -46,7 +48,7 @@ def library_now() -> float:
 
 def configure(folder: Path, bind: str, password: str, times: Times) -> SyncObjConf:
     """
-    The library's settings.
+    Make the library's settings.
 
     Args: ``folder``: where journal and dump lie; ``bind``: ``host:port`` to listen on, nothing
     else; ``password``: encrypts and authenticates every frame.

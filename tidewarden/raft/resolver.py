@@ -45,7 +45,7 @@ class Resolver:
 
     def resolve(self, host: str) -> str | None:
         """
-        An address of ``host``; of several another at each call. None: it is not known, or not yet.
+        Return an address of ``host``, of several another at each call; None: not known, or not yet.
         """
         if _is_address(host):
             return host

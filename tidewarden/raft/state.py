@@ -35,7 +35,7 @@ EPOCH_MAX = 2**52
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Raft's times, all in seconds and all scaled by ``config.raft.pace``."""
+    """Holds Raft's times, all in seconds and all scaled by ``config.raft.pace``."""
 
     tick_s: float = 0.02
     """
@@ -78,14 +78,16 @@ class Times:
 
     @classmethod
     def at(cls, pace: float) -> Times:
-        """The times at ``pace``; a tick is never longer than by default, for it costs little."""
+        """
+        Return the times at ``pace``; a tick is never longer than by default, for it costs little.
+        """
         scaled = {name: getattr(cls(), name) * pace for name in cls.__slots__}
         return cls(**scaled | {"tick_s": min(scaled["tick_s"], cls().tick_s)})
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What the members have agreed on: few and slow facts."""
+    """Holds what the members have agreed on: few and slow facts."""
 
     epoch: int = 0
     """Number of the newest leadership that was granted; 0: none yet. Only grows."""
@@ -109,7 +111,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class RaftView:
-    """What the tick thread saw at the end of a tick. Times are monotonic seconds."""
+    """Holds what the tick thread saw at the end of a tick. Times are monotonic seconds."""
 
     state: State
     """What PySyncObj calls itself."""
@@ -151,7 +153,7 @@ class RaftView:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member as another knows it."""
+    """Describes a member as another knows it."""
 
     address: str
     """``host:port`` for Raft."""
@@ -162,7 +164,7 @@ class MemberView:
 
 
 def role(view: RaftView, now: float, times: Times) -> Role:
-    """What the node is at ``now``. A leader whose thread has stopped ticking is none."""
+    """Return the node's role at ``now``. A leader whose thread has stopped ticking is none."""
     if view.state == "leader" and now - view.ticked <= times.fallback_s:
         return "leader"
     if now - view.leader_heard > times.orphan_s:
@@ -171,9 +173,7 @@ def role(view: RaftView, now: float, times: Times) -> Role:
 
 
 def leader(view: RaftView, now: float, times: Times, own: str) -> str | None:
-    """
-    Name of the leader as far as the node ``own`` can know at ``now``; ``None``: it knows of none.
-    """
+    """Return the leader as far as node ``own`` can know at ``now``; ``None``: it knows of none."""
     here = role(view, now, times)
     if here == "leader":
         return own
@@ -192,12 +192,12 @@ def quorum(view: RaftView, now: float, times: Times, own: str) -> bool:
 
 def peer_heard_s(view: RaftView, now: float, name: str) -> float:
     """
-    Seconds since the member ``name`` was last heard.
+    Return the seconds since the member ``name`` was last heard.
 
-    Counted from the start of this node's leadership at most.
+    They are counted from the start of this node's leadership at most.
 
-    Followers do not talk to each other, so the answer is of use on the leader. Infinite for who is
-    no peer, or was never heard by a node that does not lead.
+    Followers do not talk to each other, so the answer is of use on the leader. It is infinite for a
+    node that is no peer, or that was never heard by a node that does not lead.
     """
     last = view.heard.get(name)
     if last is None:
@@ -290,7 +290,7 @@ def apart_because(view: RaftView, now: float, times: Times) -> str:
 
 def quorum_fault(view: RaftView, now: float, unix_ms: int, times: Times, own: str) -> str:
     """
-    Say who is missing for a majority; empty: one can be heard, or could until just now.
+    Say which members a majority lacks; empty: one can be heard, or could until just now.
 
     ``unix_ms``: the time of day at ``now``.
     """
@@ -353,7 +353,7 @@ def must_not_start_because(view: RaftView, config: Config) -> str:
 
 def raft_address(name: str, address: str) -> str:
     """
-    The Raft address of a node that is reached at ``host:base_port``.
+    Return the Raft address of a node that is reached at ``host:base_port``.
 
     Raises: BadArg: the name or the address is none.
     """
@@ -375,13 +375,13 @@ def base_address(address: str) -> str:
 
 
 def base_addresses(seats: Mapping[str, MemberView]) -> dict[str, str]:
-    """Every member's ``host:base_port`` by name."""
+    """Return every member's ``host:base_port`` by name."""
     return {name: base_address(seat.address) for name, seat in seats.items()}
 
 
 def addresses(own: str, host: str, raft_port: int, members: Mapping[str, str]) -> dict[str, str]:
     """
-    The Raft address ``host:port`` of every member by name, this node's among them.
+    Return the Raft address ``host:port`` of every member by name, this node's among them.
 
     Args: ``own``: this node's name; ``host``, ``raft_port``: where it listens, its address when it
     is alone; ``members``: ``cluster.members``, name → ``host:base_port``. Raises: ConfigError: a

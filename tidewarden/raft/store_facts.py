@@ -5,7 +5,7 @@ These are the facts that Raft carries about replicated embedded stores, and the 
 them. Plain decisions, without socket, thread or clock: the same on every member, and again at each
 replay of the log. A command whose condition fails changes nothing and returns the same object.
 
-The rules, in the words of docs/replication.md: whoever is elected comes from the in-sync set; an
+The rules, in the words of docs/replication.md: the elected store comes from the in-sync set; an
 election keeps the set, less the former primary; the set never shrinks below a majority of the
 members that vote; a member is a node *and* the incarnation of its store.
 """
@@ -64,12 +64,12 @@ class StoreFacts:
 
     @property
     def primary_member(self) -> StoreMember:
-        """The primary as a member of the set."""
+        """Return the primary as a member of the set."""
         return StoreMember(self.primary, self.incarnation)
 
     @property
     def nodes_in_sync(self) -> frozenset[str]:
-        """The nodes whose stores are in the set."""
+        """Return the nodes whose stores are in the set."""
         return frozenset(member.node for member in self.in_sync)
 
     def is_open(self, voters: frozenset[str]) -> bool:
@@ -139,7 +139,7 @@ class StoreFacts:
         in_sync: frozenset[StoreMember],
     ) -> StoreFacts:
         """
-        Change the set, as the primary's node asks, who knows ``view`` and ``version``.
+        Change the set, as the primary's node asks, which knows ``view`` and ``version``.
 
         The set may be below a majority of ``voters`` only if it was, and then only grow.
         """
@@ -186,7 +186,7 @@ class StoreFacts:
         )
 
     def confirm(self, version: int) -> StoreFacts:
-        """Note that somebody knows of the loss."""
+        """Note that an operator knows of the loss."""
         if version != self.version or not self.loss:
             return self
         return replace(self, loss="", version=version + 1)
@@ -251,7 +251,7 @@ def set_text(members: Collection[StoreMember]) -> str:
 
 
 def read_set(text: str) -> frozenset[StoreMember]:
-    """Return what :func:`set_text` made; a word without a point names nobody and is left out."""
+    """Return what :func:`set_text` made; a word without a point names no member and is left out."""
     parts = (word.rpartition(".") for word in text.split())
     return frozenset(StoreMember(node, word) for node, point, word in parts if node and point)
 

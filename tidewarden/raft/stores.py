@@ -51,7 +51,7 @@ class Stores:
     @property
     def facts(self) -> StoreFacts:
         """
-        The facts as applied here, never older than what a command was answered.
+        Return the facts as applied here, never older than what a command was answered.
 
         They are the voter's own, for its view is made only after the command's answer.
         """
@@ -59,13 +59,15 @@ class Stores:
 
     @property
     def voters(self) -> frozenset[str]:
-        """Who votes by the newest version of the members in this log; nobody before the first."""
+        """
+        Return the voters by the newest version of the members in this log; none before the first.
+        """
         members = self._voter.members
         return frozenset() if members is None else members.voters
 
     @property
     def ended(self) -> frozenset[str]:
-        """The members whose processes are known to have ended."""
+        """Return the members whose processes are known to have ended."""
         return self._voter.ended
 
     def notice(self) -> None:
@@ -83,10 +85,10 @@ class Stores:
 
     def say(self, report: Report, now: bool) -> None:
         """
-        Keep this node's own report, and tell all members, if it is time to.
+        Keep this node's own report, and send it to all members when it is time.
 
-        It is when ``now``, when the report says something new, and each :data:`REPORT_S`. Raises:
-        BadArg: it is no report.
+        It is time when ``now`` says so, when the report says something new, and each
+        :data:`REPORT_S`. Raises: BadArg: it is no report.
         """
         if not is_report(report):
             raise BadArg(

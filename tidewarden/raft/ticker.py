@@ -136,8 +136,7 @@ class Ticker:
 
     def _judge_loop(self, voter: Voter) -> None:
         """
-        A leader whose event loop does not turn does no work: give leadership up, and stand for
-        none.
+        Give leadership up, and stand for none, when the event loop does not turn: it does no work.
         """
         wedged = (
             bool(voter.otherNodes) and self._clock.monotonic() - self.beat > self._times.wedge_s
@@ -176,8 +175,9 @@ class Ticker:
 
     def _leave(self, voter: Voter) -> None:
         """
-        Hand leadership over, and tick on until somebody has it: a planned end costs the cluster no
-        election.
+        Hand leadership over, and tick on until another member has it.
+
+        So a planned end costs the cluster no election.
         """
         if not voter.leads() or not voter.otherNodes:
             return

@@ -65,7 +65,7 @@ The share of an election time that a lease lasts: clocks of members may differ b
 
 class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     """
-    The library's object with our rules, our transport and our replicated facts.
+    Adds our rules, our transport and our replicated facts to the library's object.
 
     Its transport passes what it sends through :meth:`outgoing`. Raises: OSError: it cannot listen.
     Nothing is left open then.
@@ -85,8 +85,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         joining: bool = False,
     ) -> None:
         """
-        ``seeds``: Raft addresses by name, as configured; ``joining``: do not stand before the log
-        names this member.
+        Begin with ``seeds``, Raft addresses by name, as configured.
+
+        ``joining``: do not stand before the log names this member.
         """
         # What is set before the library's constructor runs is ours; what is set after it is
         # replicated state.
@@ -194,7 +195,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def stores(self) -> StoreFacts:
-        """The facts about the stores, as applied here. Any thread may read them."""
+        """Return the facts about the stores, as applied here. Any thread may read them."""
         read = self._stores_read
         if read[0] is not self.stores_plain:  # a command or a snapshot put others there
             plain = self.stores_plain
@@ -240,16 +241,16 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         )
 
     def strangers_refused(self) -> int:
-        """How many connections were refused since the start."""
+        """Return how many connections were refused since the start."""
         refused: int = self._SyncObj__transport.strangers_refused
         return refused
 
     def leads(self) -> bool:
-        """Whether the library calls this node leader: no proof of anything."""
+        """Return whether the library calls this node leader, which proves nothing."""
         return bool(self._isLeader())
 
     def knows_leader(self) -> bool:
-        """Whether the library believes in some leader."""
+        """Return whether the library believes in some leader."""
         return self._getLeader() is not None
 
     @property
@@ -262,23 +263,26 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         return self._adopted
 
     def committed(self) -> bool:
-        """Whether that version is committed, as far as this member knows."""
+        """
+        Return whether the newest version of the members is committed, as far as this member knows.
+        """
         versions = self._SyncObj__raftLog.versions
         return not versions or versions[-1][0] <= self.raftCommitIndex
 
     @property
     def word(self) -> str:
         """
-        The word of this member's cluster, once it knows that it is committed; empty: not yet.
+        Return the word of this member's cluster, once it is known to be committed; empty: not yet.
 
-        What was not committed may yet be founded otherwise, by those with whom this one belongs.
+        What was not committed may yet be founded otherwise, by the members that this one belongs
+        to.
         """
         commit = self.raftCommitIndex
         versions = self._SyncObj__raftLog.versions
         return next((found.word for at, found in reversed(versions) if at <= commit), "")
 
     def may_stand(self) -> bool:
-        """Whether it may be elected."""
+        """Return whether this member may be elected."""
         if self.removed_because:
             return False
         return not self._joining if self._adopted is None else self.own in self._adopted.voters
@@ -303,10 +307,10 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def is_sticky(self) -> bool:
         """
-        Whether a leader was heard, here or by a majority, too recently to vote for another.
+        Return whether a leader was heard, here or by a majority, too recently to vote for another.
 
-        One whose process has ended does not count: who is wrong about that costs a lease, which is
-        shown to people alone.
+        A leader whose process has ended does not count: a member that is wrong about that costs a
+        lease, which is shown to people alone.
         """
         now = self.clock.monotonic()
         if self._followed_name in self.ended and not self.leads():
@@ -328,7 +332,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         """
         Add to a message what our rules need.
 
-        Before anybody hears anything, the log is on the disk.
+        Before any member hears anything, the log is on the disk.
         """
         self._SyncObj__raftLog.sync()
         kind = message["type"]
@@ -373,11 +377,11 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _hear_guest(self, node: Node, message: Message) -> None:
         """
-        Judge a message of somebody who is no member here, but may be one of another version.
+        Judge a message of a peer that is no member here, but may be one of another version.
 
-        A leader's log is taken in any case. A vote is given to whoever has a longer log: without
-        it, those who let a member in while this one was away could never elect that member. Anybody
-        else is told that it is none.
+        A leader's log is taken in any case. A vote is given to a peer that has a longer log:
+        without it, members that let a node in while this one was away could never elect that node.
+        Any other peer is told that it is no member.
         """
         kind = message["type"]
         if kind in ("request_vote", "pre_vote"):
@@ -396,7 +400,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._follow_log()
 
     def no_member(self, why: str) -> Message:
-        """Make the message that tells somebody that it is no member, by a committed version."""
+        """Make the message that tells a peer that it is no member, by a committed version."""
         return {"type": "no_member", "why": why, "version": self._committed_version()}
 
     def _committed_version(self) -> int:
@@ -719,7 +723,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def retire(self, term: int) -> None:
         """
-        Follow nobody yet in ``term``, if it is newer.
+        Follow no leader yet in ``term``, if it is newer.
 
         A vote of the same term is never forgotten.
         """
@@ -730,7 +734,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftElectionDeadline = library_now() + self._SyncObj__generateRaftTimeout()
 
     def step_down(self) -> None:
-        """Be a follower of nobody yet, keeping term and vote."""
+        """Be a follower without a leader yet, keeping term and vote."""
         self._SyncObj__setState(FOLLOWER)
         self._SyncObj__raftLeader = None
         self.hold_off()
@@ -760,11 +764,10 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _heir(self, name: str | None) -> Node | None:
         """
-        Who can lead at once: it has everything, and was heard within an election time. The latest
-        heard, or ``name`` alone.
+        Return the member that can lead at once: the latest heard, or ``name`` alone.
 
-        Stock asks whoever once had everything, and who has died since would leave the cluster
-        without a leader.
+        It has everything, and was heard within an election time. Stock asks any member that once
+        had everything, and one that has died since would leave the cluster without a leader.
         """
         last, near = self._SyncObj__raftLog[-1][1], self._heard_within(self.times.election_min_s)
         match = self._SyncObj__raftMatchIndex
@@ -794,7 +797,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         return SUCCESS
 
     def give_up(self) -> None:
-        """Hand leadership to whoever can take it and step down at once."""
+        """Hand leadership to a member that can take it, and step down at once."""
         if self.leads():
             self.hand_over(None)
             self.step_down()
@@ -802,7 +805,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     # The members, as the newest version in the log names them.
 
     def _follow_log(self) -> None:
-        """Make the library count whom the newest version of the log names."""
+        """Make the library count the members that the newest version of the log names."""
         versions = self._SyncObj__raftLog.versions
         newest = versions[-1][1] if versions else None
         if newest is self._adopted:
@@ -833,7 +836,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         """
         Return where every member is reached.
 
-        Whoever finds itself moved goes by its configuration, for then all have been.
+        A member that finds itself moved goes by its configuration, for then all have been.
         """
         addresses = members.addresses()
         if addresses.get(self.own, self._seeds[self.own]) == self._seeds[self.own]:
@@ -880,7 +883,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     # What a leader does for the members.
 
     def _tend(self) -> None:
-        """Found the cluster, note the marks of members heard first, and seat who has caught up."""
+        """Found the cluster, note the marks of members heard first, and seat those caught up."""
         if self._passing_on:
             self._passing_on = False
             self.give_up()
@@ -902,9 +905,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             self.propose(new)
 
     def _seatable(self, members: Members) -> list[str]:
-        """
-        Return who may vote: who has caught up, if enough would have a whole copy of the data then.
-        """
+        """Return which members may vote: those caught up, if enough stores would be whole then."""
         caught_up = self._caught_up()
         faults = {
             name: self.stores.membership_fault("", members.voters | {name}) for name in caught_up
@@ -949,7 +950,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         return files.members_of(command)
 
     def _SyncObj__changeCluster(self, request: Members) -> bool:
-        """Whether this leader takes the new version into its log."""
+        """Return whether this leader takes the new version into its log."""
         if not self._settled():
             self.refusal = "this leader has committed nothing of its own yet"
         elif not self.committed():

@@ -1,8 +1,8 @@
 """
 Keeps PySyncObj's links: bounded frames, dead links noticed, strangers kept out.
 
-Nobody is let in but who has the cluster's secret. Whoever has it and is no member here may be one
-of a later version, so it is let in as a guest; what a guest may say is for ``voter`` to judge.
+Only a peer that has the cluster's secret is let in. A peer that has it and is no member here may be
+one of a later version, so it is let in as a guest; what a guest may say is for ``voter`` to judge.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class BoundedZlib:
 
 
 class RaftConnection(TcpConnection):  # type: ignore[misc]  # the library has no types
-    """A connection with a longest frame, that notices a dead link, and says why it was refused."""
+    """Bounds the length of frames, notices a dead link, and says why it was refused."""
 
     def __init__(
         self, *args: Any, keepalive: tuple[int, int, int] | None = None, **kwargs: Any
@@ -174,7 +174,7 @@ class RaftConnection(TcpConnection):  # type: ignore[misc]  # the library has no
 
 
 def _is_address(message: Any) -> bool:
-    """Whether that is how a member names itself: ``host:port``."""
+    """Return whether the message names a member as members do: ``host:port``."""
     return isinstance(message, str) and parse_address(message, ANY_PORT_MAX) is not None
 
 
@@ -188,7 +188,7 @@ def _peer_of(sock: socket.socket | None) -> str:
 
 
 class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no types
-    """Lets nobody but members in: no utility messages, no read-only nodes."""
+    """Lets only members in: no utility messages, no read-only nodes."""
 
     def __init__(self, voter: LinkOwner, own: TCPNode, others: set[TCPNode]) -> None:
         self._clock, self._times = voter.clock, voter.times
@@ -340,7 +340,7 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
             self._hang_up(old)
 
     def _receive(self, conn: RaftConnection, address: Any) -> bool:
-        """Let somebody in who has the secret, says where it is, and is no member here."""
+        """Let a peer in that has the secret, says where it is, and is no member here."""
         if not _is_address(address) or len(self._guests) >= GUESTS_MAX:
             conn.refuse(
                 "it does not say which member it is"

@@ -29,7 +29,11 @@ GRANTS_MAX = 10_000_000
 
 @dataclass(slots=True)
 class SandboxGrant:
-    """One account's consent. ``rotated_ms``: when its refresh token was last used; 0: never."""
+    """
+    Holds one account's consent.
+
+    ``rotated_ms``: when its refresh token was last used; 0: never.
+    """
 
     generation: int = 0
     rotated_ms: int = 0
@@ -38,7 +42,7 @@ class SandboxGrant:
 
 @dataclass(frozen=True, slots=True)
 class SandboxPair:
-    """The answer to a refresh; the access token lives until ``expires_at_ms``."""
+    """Holds the answer to a refresh; the access token lives until ``expires_at_ms``."""
 
     access_token: str
     refresh_token: str
@@ -47,7 +51,7 @@ class SandboxPair:
 
 class SandboxGrants:
     """
-    The grants of a folder.
+    Keeps the grants of a folder.
 
     Every change is in the folder's file, with the system, before it is answered.
 
@@ -95,7 +99,7 @@ class SandboxGrants:
 
     def current(self, number: int, life_ms: int, now_ms: int) -> SandboxPair:
         """
-        The pair in force of a grant, with an access token that lives ``life_ms`` from ``now_ms``.
+        Return the pair in force of a grant; its access token lives ``life_ms`` from ``now_ms``.
         """
         generation = self.grants[number].generation
         expires_at_ms = now_ms + life_ms
@@ -130,7 +134,7 @@ class SandboxGrants:
         return self.current(number, self._life_ms, now_ms)
 
     def whose(self, access_token: str, now_ms: int) -> int | None:
-        """Number of the grant that a living access token belongs to."""
+        """Return the number of the grant that a living access token belongs to."""
         known = self._open("sandbox-access", access_token)
         if (
             known is None
@@ -142,7 +146,7 @@ class SandboxGrants:
         return known[0]
 
     def stats(self) -> dict[str, int]:
-        """Totals since the folder was made."""
+        """Return totals since the folder was made."""
         revoked = sum(grant.revoked for grant in self.grants)
         return {
             "grants": len(self.grants),
@@ -243,7 +247,7 @@ class SandboxGrants:
             self.grants[number].revoked |= kind == "x"
 
     def _compacted(self) -> IO[bytes]:
-        """The file, rewritten as one line per grant and put in place at once, open for more."""
+        """Rewrite the file as one line per grant, put it in place, and return it, open for more."""
         new = self._path.with_suffix(".new")
         new.write_text("".join(line + "\n" for line in self._snapshot()), "utf-8")
         new.replace(self._path)
@@ -260,7 +264,7 @@ class SandboxGrants:
 
 
 def account(number: int) -> str:
-    """Name of the account of a grant: ``user-000042``."""
+    """Return the name of a grant's account: ``user-000042``."""
     return f"user-{number:06d}"
 
 
@@ -277,7 +281,7 @@ def _lock(path: Path) -> IO[bytes]:
 
 
 def _key(path: Path) -> bytes:
-    """The folder's signing key, made once."""
+    """Return the folder's signing key, made once."""
     if not path.exists():
         new = path.with_suffix(".new")
         new.touch(mode=0o600)

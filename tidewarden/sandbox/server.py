@@ -1,12 +1,12 @@
 """
-A sandbox: our own authorization server to try Tidewarden with.
+Runs a sandbox: our own authorization server to try Tidewarden with.
 
 For trials and tests, never for real accounts.
 
 Its token endpoint is a real one (RFC 6749, 5 and 6) over HTTP, as strict as providers are: refresh
 tokens rotate and work once, a reuse revokes the grant, access tokens live briefly. Around it are
-knobs that no provider has: delay and faults on demand, and counts of everything. Whoever reaches it
-may mint accounts, so that it listens on loopback only.
+knobs that no provider has: delay and faults on demand, and counts of everything. Every client that
+reaches it may mint accounts, so that it listens on loopback only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_STORE = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 
 @dataclass(frozen=True, slots=True)
 class SandboxFault:
-    """A fault of the token endpoint, for every ``every``-th request."""
+    """Describes a fault of the token endpoint, for every ``every``-th request."""
 
     status: int = 0
     """Answer this status without looking at the request. 0: no."""
@@ -67,7 +67,7 @@ class SandboxRefusal(Exception):
 
 class Sandbox:
     """
-    The server. State lies in ``folder`` and outlives the process.
+    Serves the endpoints of the sandbox. State lies in ``folder`` and outlives the process.
 
     Args: ``life_s``: life of an access token. ``grace_s``: how long the token used last still gets
     the same successor.
@@ -88,7 +88,7 @@ class Sandbox:
 
     @property
     def token_url(self) -> str:
-        """For ``[providers.NAME] token_url``."""
+        """Return the address for ``[providers.NAME] token_url``."""
         return f"{self.url}/token"
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
@@ -189,7 +189,11 @@ class Sandbox:
     def _refresh(
         self, headers: Mapping[str, str], content_type: str, body: str
     ) -> dict[str, object]:
-        """RFC 6749, 6. Raises: Refused: and nothing was used up, except that a reuse revokes."""
+        """
+        Refresh a token (RFC 6749, 6).
+
+        Raises: Refused: and nothing was used up, except that a reuse revokes.
+        """
         if content_type != "application/x-www-form-urlencoded":
             raise SandboxRefusal(
                 "invalid_request", "the body must be application/x-www-form-urlencoded"
@@ -224,7 +228,7 @@ class Sandbox:
         }
 
     async def _me(self, request: web.Request) -> web.Response:
-        """A protected resource: proves that an access token lives."""
+        """Serve a protected resource, which proves that an access token lives."""
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         number = (
             self._grants.whose(token, self._clock.unix_ms()) if kind.lower() == "bearer" else None
@@ -287,7 +291,11 @@ class Sandbox:
 
 
 def _authenticate(authorization: str, form: Mapping[str, str]) -> None:
-    """RFC 6749, 2.3. Raises: Refused: it is no client of ours, or it proved itself twice."""
+    """
+    Authenticate the client (RFC 6749, 2.3).
+
+    Raises: Refused: it is no client of ours, or it proved itself twice.
+    """
     client_id, secret = form.get("client_id", ""), form.get("client_secret", "")
     if authorization:
         kind, _, text = authorization.partition(" ")

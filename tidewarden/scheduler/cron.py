@@ -49,7 +49,7 @@ _FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
 
 class Cron:
     """
-    One parsed cron expression.
+    Is one parsed cron expression.
 
     ``every_hour``: the hour field allows every hour, so ticks follow the running hour.
     """
@@ -127,7 +127,7 @@ def parse(expr: str) -> Cron:
 
 @lru_cache(maxsize=256)
 def zone(name: str) -> ZoneInfo:
-    """The time zone of the IANA database named ``name``. Raises: BadArg: there is none."""
+    """Return the time zone of the IANA database named ``name``. Raises: BadArg: there is none."""
     try:
         return ZoneInfo(name)
     # ZoneInfo answers a folder's name ("America") and a path ("../x") in the file system's own
@@ -141,12 +141,12 @@ def zone(name: str) -> ZoneInfo:
 
 
 def _numbers(values: frozenset[int], full: int) -> str:
-    """APScheduler's spelling of a set."""
+    """Spell a set of numbers as APScheduler does."""
     return "*" if len(values) == full else ",".join(map(str, sorted(values)))
 
 
 def _field(text: str, what: str, low: int, high: int, names: dict[str, int]) -> frozenset[int]:
-    """The numbers that one field names; Sunday is always 0."""
+    """Return the numbers that one field names; Sunday is always 0."""
     values: set[int] = set()
     for part in text.split(","):
         values.update(_part(part, what, low, high, names))
@@ -157,7 +157,7 @@ def _field(text: str, what: str, low: int, high: int, names: dict[str, int]) -> 
 
 
 def _part(part: str, what: str, low: int, high: int, names: dict[str, int]) -> list[int]:
-    """The numbers of ``*``, ``a``, ``a-b``, each with or without ``/step``."""
+    """Return the numbers of ``*``, ``a``, ``a-b``, each with or without ``/step``."""
     span, slash, step_text = part.partition("/")
     step = 1
     if slash:
@@ -186,7 +186,7 @@ def _part(part: str, what: str, low: int, high: int, names: dict[str, int]) -> l
 
 
 def _value(text: str, part: str, what: str, low: int, high: int, names: dict[str, int]) -> int:
-    """One number or name."""
+    """Return one number or the number of a name."""
     named = names.get(text.lower())
     if named is not None:
         return named

@@ -17,7 +17,7 @@ STATES = ("active", "stuck", "paused")
 
 class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The task that each tick puts, as fire.lua reads it; ``within_ms`` -1: no deadline of its own.
+    Is the task that each tick puts, as fire.lua reads it; ``within_ms`` -1: no deadline of its own.
     """
 
     priority: int = 50
@@ -31,13 +31,13 @@ class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_schedule_name(name: str) -> str:
-    """The name, if a schedule may have it. Raises: BadArg."""
+    """Return the name, if a schedule may have it. Raises: BadArg."""
     check_name(name, "schedule", NAME_MAX)
     return name
 
 
 def task_of(task: TaskSpec, payload_max: int) -> ScheduledTask:
-    """The row's part of a task. Raises: BadArg: an option that a schedule decides itself."""
+    """Return the row's part of a task. Raises: BadArg: an option that a schedule decides itself."""
     task.check(payload_max)
     refused = {"ID": task.id, "AT": task.at_ms, "DEADLINE": task.deadline_ms}
     for option, value in refused.items():
@@ -61,7 +61,7 @@ def task_of(task: TaskSpec, payload_max: int) -> ScheduledTask:
 
 
 def described(spec: Spec) -> dict[str, str | int]:
-    """A spec as its row keeps it, without the anchor, which lies beside it."""
+    """Return a spec as its row keeps it, without the anchor, which lies beside it."""
     match spec.kind:
         case "cron":
             return {"kind": "cron", "expr": spec.expr, "zone": spec.zone, "catchup": spec.catchup}
@@ -72,7 +72,7 @@ def described(spec: Spec) -> dict[str, str | int]:
 
 
 def spec_of(raw: bytes, anchor_ms: int) -> Spec:
-    """The spec of a row. Raises: BadArg, msgspec.MsgspecError: this node cannot read it."""
+    """Return the spec of a row. Raises: BadArg, msgspec.MsgspecError: this node cannot read it."""
     if not raw:
         raise BadArg("its row is of a newer format, or damaged")
     fields = msgspec.msgpack.decode(raw, type=dict[str, Any])
@@ -91,7 +91,7 @@ def spec_of(raw: bytes, anchor_ms: int) -> Spec:
 
 
 def shown(queue: str, row: list[Any]) -> dict[str, Any]:
-    """A schedule as S.LIST shows it, from list.lua's row."""
+    """Describe a schedule as S.LIST shows it, from list.lua's row."""
     name, tick_ms, state, anchor_ms, spec_bytes, task_bytes, payload_head, payload_bytes = row
     if not spec_bytes:
         return {"name": name.decode(), "queue": queue, "next_ms": tick_ms, "state": "unreadable"}

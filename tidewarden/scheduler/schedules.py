@@ -1,12 +1,12 @@
 """
-Schedules: rows that put a task at each tick. Any node writes them; the leader fires them.
+Keeps schedules: rows that put a task at each tick. Any node writes them; the leader fires them.
 
 A row lies in a shard of its task's queue (the one its name hashes to), so that one script puts the
 task and moves the schedule to its next tick, only if that tick is still the stored one: each tick
-is put once, whoever fires. The directory, a shard of a queue of our own, says which queue a name
-belongs to. It is written before the row and cleaned after it, so a crash between leaves at worst an
-entry without a row, which the next put of that name replaces; and S.LIST and S.DELETE find rows
-that the directory does not name by asking every shard.
+is put once, however many nodes fire. The directory, a shard of a queue of our own, says which queue
+a name belongs to. It is written before the row and cleaned after it, so a crash between leaves at
+worst an entry without a row, which the next put of that name replaces; and S.LIST and S.DELETE find
+rows that the directory does not name by asking every shard.
 """
 
 from __future__ import annotations
@@ -255,10 +255,10 @@ class Schedules:
 
     def _task_id(self, queue: str, shard: int, name: str, tick_ms: int) -> str:
         """
-        ``name:tick``, or with the first number behind it that makes the id hash to the schedule's
-        own shard.
+        Return ``name:tick``, with a number behind it if it must hash to the schedule's own shard.
 
-        The same for every caller, so that a tick's task has one id in the cluster.
+        It is the first number that does, and the same for every caller, so that a tick's task has
+        one id in the cluster.
         """
         candidates = itertools.chain(
             [f"{name}:{tick_ms}"], (f"{name}:{tick_ms}:{n}" for n in itertools.count(1))
@@ -307,7 +307,7 @@ class Schedules:
         return found.decode()
 
     async def _places(self) -> Sequence[tuple[str, int]]:
-        """The shards of users' queues that have schedules."""
+        """Return the shards of users' queues that have schedules."""
         names = [name for name in await self._queues.catalog.names() if not name.startswith("_")]
         return await self._queues.scripts.having(names, "schedules")
 

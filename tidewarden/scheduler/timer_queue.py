@@ -45,7 +45,7 @@ class TimerQueue:
         return heap[0][0] >= at
 
     def next_at(self) -> float | None:
-        """The first of all times; ``None``: there is none."""
+        """Return the first of all times; ``None``: there is none."""
         heap = self._heap
         while heap and self._at.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
@@ -65,6 +65,6 @@ class TimerQueue:
         return due
 
     def clear(self) -> None:
-        """No key has a time."""
+        """Forget every key's time."""
         self._at.clear()
         self._heap.clear()

@@ -42,9 +42,9 @@ _SHIFT_MS = 3 * 3_600_000
 @dataclass(frozen=True, slots=True)
 class Spec:
     """
-    A schedule's trigger, validated.
+    Is a schedule's trigger, validated.
 
-    Made by :meth:`cron`, :meth:`every`, :meth:`at` or :func:`parse`, which validate.
+    It is made by :meth:`cron`, :meth:`every`, :meth:`at` or :func:`parse`, which validate.
 
     ``expr`` and ``zone`` belong to cron, ``every_ms`` and ``anchor_ms`` to every (ticks lie at
     ``anchor_ms + n · every_ms``; the anchor is the store's time at the put, stored with the
@@ -61,7 +61,7 @@ class Spec:
 
     @classmethod
     def cron(cls, expr: str, zone: str = "UTC", catchup: str = "one") -> Spec:
-        """Ticks whenever the clocks of ``zone`` match ``expr``. Raises: BadArg."""
+        """Make a spec that ticks whenever the clocks of ``zone`` match ``expr``. Raises: BadArg."""
         cron.parse(expr)
         cron.zone(zone)
         return cls("cron", expr=" ".join(expr.split()), zone=zone, catchup=_catchup(catchup))
@@ -69,7 +69,9 @@ class Spec:
     @classmethod
     def every(cls, every_ms: int, catchup: str = "one") -> Spec:
         """
-        Ticks each ``every_ms`` milliseconds, first that long after it was put. Raises: BadArg.
+        Make a spec that ticks each ``every_ms`` milliseconds, first that long after its put.
+
+        Raises: BadArg.
         """
         if not EVERY_MS_MIN <= every_ms <= EVERY_MS_MAX:
             raise BadArg(
@@ -80,18 +82,20 @@ class Spec:
 
     @classmethod
     def at(cls, at_ms: int, catchup: str = "one") -> Spec:
-        """Ticks once, at ``at_ms`` (unix), and is gone then. Raises: BadArg."""
+        """Make a spec that ticks once, at ``at_ms`` (unix), and is gone then. Raises: BadArg."""
         if not 0 <= at_ms <= TIME_MS_MAX:
             allowed = f"unix milliseconds from 0 to {TIME_MS_MAX} are allowed"
             raise BadArg(Field("at_ms"), f" is {at_ms}; {allowed}")
         return cls("at", at_ms=at_ms, catchup=_catchup(catchup))
 
     def anchored(self, anchor_ms: int) -> Spec:
-        """This spec as put at ``anchor_ms``; only an interval remembers it."""
+        """Return this spec as put at ``anchor_ms``; only an interval remembers it."""
         return replace(self, anchor_ms=anchor_ms) if self.kind == "every" else self
 
     def words(self) -> list[str]:
-        """The words of ``S.PUT`` that :func:`parse` reads back; the anchor is not among them."""
+        """
+        Return the words of ``S.PUT`` that :func:`parse` reads back; the anchor is not among them.
+        """
         match self.kind:
             case "cron":
                 head = ["CRON", self.expr, "TZ", self.zone]
@@ -139,7 +143,11 @@ def parse(words: Sequence[str]) -> tuple[Spec, int]:
 
 
 def first_tick(spec: Spec, now_ms: int) -> int:
-    """The first tick of a schedule put at ``now_ms``. Raises: BadArg: it would never tick."""
+    """
+    Return the first tick of a schedule put at ``now_ms``.
+
+    Raises: BadArg: it would never tick.
+    """
     tick_ms = next_tick(spec, now_ms)
     if tick_ms is None and spec.kind == "at":
         passed = f" {spec.at_ms} has passed; the store's clock says {now_ms}"
@@ -152,7 +160,7 @@ def first_tick(spec: Spec, now_ms: int) -> int:
 
 def next_tick(spec: Spec, after_ms: int) -> int | None:
     """
-    The earliest tick later than ``after_ms``, or None when there is none (any more).
+    Return the earliest tick later than ``after_ms``, or None when there is none (any more).
 
     A schedule's ticks are one fixed set: which one is next depends on ``after_ms`` alone, not on
     what was asked before.
@@ -192,7 +200,7 @@ def ticks_due(spec: Spec, next_ms: int, now_ms: int, limit: int) -> tuple[list[i
 
 
 def _next_cron(spec: Spec, after_ms: int) -> int | None:
-    """As :func:`next_tick`. The wall clock is asked for matches; here they become instants."""
+    """Do as :func:`next_tick`. The wall clock is asked for matches; here they become instants."""
     expression = cron.parse(spec.expr)
     after_wall = _wall(spec.zone, after_ms)
     wall = expression.next_wall(after_wall + _MS)
@@ -218,24 +226,22 @@ def _next_cron(spec: Spec, after_ms: int) -> int | None:
 
 
 def _wall(zone_name: str, at_ms: int) -> datetime:
-    """What the clocks of the zone show, naive."""
+    """Return the time that the clocks of the zone show, naive."""
     instant = datetime.fromtimestamp(at_ms // 1000, UTC) + timedelta(milliseconds=at_ms % 1000)
     return instant.astimezone(cron.zone(zone_name)).replace(tzinfo=None)
 
 
 def _jump(zone_name: str, at_ms: int) -> timedelta:
-    """
-    How far the clocks are moved, to either side, within three hours of this time; zero when they
-    are not.
-    """
+    """Return how far the clocks move, to either side, within three hours; zero: they do not."""
     before, after = _wall(zone_name, at_ms - _SHIFT_MS), _wall(zone_name, at_ms + _SHIFT_MS)
     return abs(after - before - 2 * _SHIFT)
 
 
 def _instants(zone_name: str, wall: datetime, every_hour: bool) -> list[int]:
     """
-    The instants that count for a wall time: none or a later one where it is missing, one or both
-    where doubled.
+    Return the instants that count for a wall time.
+
+    None or a later one counts where the time is missing, one or both where it is doubled.
     """
     local = wall.replace(tzinfo=cron.zone(zone_name))
     first, second = (_unix_ms(local.replace(fold=fold)) for fold in (0, 1))

@@ -14,7 +14,7 @@ UNKNOWN = "(unknown)"
 
 class AnsweredRequests:
     """
-    The one place where a door notes what it answered.
+    Notes what a door answered, in one place for all its requests.
 
     Args:
         door: its name in figures: resp, http or beanstalkd.

@@ -1,4 +1,4 @@
-"""The connections of a door, and the sessions that those leave which have gone."""
+"""Keeps the connections of a door, and the sessions that gone ones leave behind."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Peers(Generic[Connected]):
         return self.connections_total
 
     def forget(self, connection: Connected, session: Session | None) -> None:
-        """A peer has gone: what it held is free again at once."""
+        """Forget a peer that has gone: what it held is free again at once."""
         self.connections.discard(connection)
         self.relayed.discard(connection)
         if session is not None:

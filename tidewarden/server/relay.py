@@ -21,7 +21,7 @@ GROUPS = ("token", "schedule", "cluster")  # of verbs that the first process doe
 
 
 def relay(connection: Connection, request: Request) -> Pending:
-    """Any verb that is done by the first process."""
+    """Have the first process do any verb."""
     server = connection.server
     assert server.hand_over is not None
     speaks = (connection.peer.user, connection.resp, connection.peer.address)
@@ -41,7 +41,7 @@ def _as_it_is(reply: bytes, resp: int) -> bytes:
 def relayed(
     commands: Mapping[bytes, Command[Connection]],
 ) -> dict[bytes, Command[Connection]]:
-    """The table of a further process."""
+    """Make the table of verbs of a further process."""
     return {
         name: dataclasses.replace(command, handler=relay)
         if command.group in GROUPS or command.name == "INFO"

@@ -56,7 +56,7 @@ class StoreOperations(Protocol):
         """
 
     def confirm(self) -> Awaitable[str]:
-        """Note that somebody knows of the loss; returns what it was, or ``""``."""
+        """Note that an operator knows of the loss; returns what it was, or ``""``."""
 
     def discarded(self) -> Awaitable[Sequence[Mapping[str, Any]]]:
         """Return what this node's store set aside: ``path``, ``bytes``, ``at_ms`` and more."""
@@ -64,7 +64,7 @@ class StoreOperations(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What verbs and routes act on; of those that are absent the verbs are refused."""
+    """Holds what verbs and routes act on; the verbs of a part that is absent are refused."""
 
     queues: Queues
     cluster: ClusterView

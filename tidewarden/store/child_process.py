@@ -1,10 +1,10 @@
 """
 Starts child processes that cannot outlive us, and locks a data folder against a second daemon.
 
-Whoever must not leave processes behind needs more than a signal handler: it may be killed with
-SIGKILL. So a child asks the kernel for a signal at its parent's death (Linux's PR_SET_PDEATHSIG).
-It must ask for itself, between fork and exec; Python's ``preexec_fn`` is unsafe where there are
-threads, so a few lines of Python ask and then become the program.
+A signal handler is not enough to leave no process behind: we may be killed with SIGKILL. So a child
+asks the kernel for a signal at its parent's death (Linux's PR_SET_PDEATHSIG). It must ask for
+itself, between fork and exec; Python's ``preexec_fn`` is unsafe where there are threads, so a few
+lines of Python ask and then become the program.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def kill_group(process: asyncio.subprocess.Process) -> None:
 
 
 def how_ended(returncode: int | None) -> str:
-    """An exit status in words: ``ended with status 1``, ``was killed by SIGKILL``."""
+    """Word an exit status: ``ended with status 1``, ``was killed by SIGKILL``."""
     if returncode is None:
         return "still runs"
     if returncode >= 0:
@@ -136,12 +136,12 @@ class FolderInUse(ConfigError):
             [f"data folder {folder}: in use by process {pid}; stop that one or name another folder"]
         )
         self.pid = pid
-        """Of whoever took it; what that one started may write there, too."""
+        """Of the process that took it; what it started may write there, too."""
 
 
 class FolderLock:
     """
-    The right to use a folder.
+    Grants the right to use a folder.
 
     It is an exclusive ``flock`` on the file ``lock`` in it, which names its holder's pid; or, where
     the folder itself may be removed, on a file beside it.
@@ -157,7 +157,9 @@ class FolderLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is held, and its file is still there: who finds another file has another."""
+        """
+        Return whether the lock is held on the file that is there now, not on one that was removed.
+        """
         if self.fd < 0:
             return False
         try:

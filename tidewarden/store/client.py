@@ -32,9 +32,8 @@ class StoreClient(CallSender, Protocol):
     """
     Calls the store, whatever kind of store it is.
 
-    It is a :class:`tidewarden.store.connection.StoreConnection`, or a
-    :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient` before the primaries of a
-    cluster.
+    It is a :class:`tidewarden.store.connection.StoreConnection`, or, before the primaries of a
+    cluster, a :class:`tidewarden.store.redis_cluster.cluster_client.ClusterClient`.
 
     ``why``: why it is not ``up``. ``calls`` were made, and ``reconnects`` connections, so far.
     """
@@ -44,19 +43,19 @@ class StoreClient(CallSender, Protocol):
 
     @property
     def up(self) -> bool:
-        """Whether calls can be made now."""
+        """Return whether calls can be made now."""
 
     @property
     def at(self) -> str:
-        """The address, without passwords."""
+        """Return the address, without passwords."""
 
     @property
     def why(self) -> str:
-        """Why no calls can be made, or ""."""
+        """Say why no calls can be made; "": they can."""
 
     @property
     def reconnects(self) -> int:
-        """How often a connection was made."""
+        """Return how often a connection was made."""
 
     def call(self, *args: Arg) -> asyncio.Future[Any]:
         """Send one command."""
@@ -65,10 +64,10 @@ class StoreClient(CallSender, Protocol):
         """Note an error reply that stands among several in one reply."""
 
     def link_of(self, key: str) -> StoreConnection | None:
-        """The link to the server that has the key; None: there is none now."""
+        """Return the link to the server that has the key; None: there is none now."""
 
     def each(self) -> list[StoreConnection]:
-        """The connections to all servers that take writes."""
+        """Return the connections to all servers that take writes."""
 
     def warning(self) -> str:
         """Return what an operator should look at although the store is up, or ""."""

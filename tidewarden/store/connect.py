@@ -82,7 +82,7 @@ def check_url(url: str) -> None:
 
 
 def _class_of(options: dict[str, Any]) -> type[Any]:
-    """The connection's class, which ``options`` name no more."""
+    """Return the connection's class, and take it out of ``options``."""
     named: type[Any] = options.pop("connection_class", Connection)
     return UnixDomainSocketConnection if "path" in options else named
 
@@ -180,7 +180,7 @@ def _stamp_of(path: Path) -> str:
 
 def _said(error: Exception, by_path: bool) -> str:
     """
-    Describe how an attempt to connect failed, ``by_path`` over a Unix socket, and who has to act.
+    Describe how an attempt to connect failed, and who has to act; ``by_path``: over a Unix socket.
     """
     if isinstance(error, TimeoutError):
         return f"does not answer: nothing came within {CONNECT_TIMEOUT_S:g} s"

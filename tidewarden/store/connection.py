@@ -51,12 +51,12 @@ class StoreConnection(asyncio.Protocol):
     :meth:`call` returns a future at once, and each call is one write to the socket.
 
     ``on_up`` gives the commands that are sent after every connect, before anything else;
-    ``on_ready`` is called once they are answered. A reply that nobody waits for goes to
-    ``on_message``. With a ``finder`` the URL is only what it goes by in messages; each connect asks
-    the finder where to, and a connection to a server that takes no writes any more is cut.
-    ``called``: what the other end is, in messages. One that is not ``patient`` lets no call wait
-    longer than for an attempt to connect; whoever calls is told why, so the log is not. ``told``:
-    what logs its ends, for several connections together.
+    ``on_ready`` is called once they are answered. ``on_message`` gets replies that no call waits
+    for. With a ``finder`` the URL is only the name for messages; each connect asks the finder where
+    to, and a connection to a server that takes no writes any more is cut. ``called`` names the
+    other end in messages. A connection that is not ``patient`` lets no call wait longer than for an
+    attempt to connect; its callers are told why, so the log is not. ``told`` logs its ends, for
+    several connections together.
     """
 
     clustered = False
@@ -105,31 +105,33 @@ class StoreConnection(asyncio.Protocol):
 
     @property
     def up(self) -> bool:
-        """Whether the connection is open."""
+        """Return whether the connection is open."""
         return self._transport is not None
 
     @property
     def at(self) -> str:
-        """The address of the connection, or of the last attempt, without a password."""
+        """Return the address of the connection, or of the last attempt, without a password."""
         return self._way.at
 
     @property
     def fault(self) -> str:
-        """Why no server can take the writes before somebody acts; empty: one may at any time."""
+        """
+        Say why no server can take the writes before an operator acts; empty: one may at any time.
+        """
         return self._way.fault
 
     @property
     def owes_s(self) -> float:
-        """For how many seconds calls have been under way and nothing has come; 0: none is."""
+        """Return for how many seconds calls have been under way without an answer; 0: none is."""
         return self._loop.time() - self._answered_at if self._waiting else 0.0
 
     @property
     def ended(self) -> bool:
-        """Whether the connection was stopped for good."""
+        """Return whether the connection was stopped for good."""
         return self._stopped
 
     def link_of(self, _key: str) -> StoreConnection:
-        """All keys lie here: see :class:`tidewarden.store.client.StoreClient`."""
+        """Return itself: all keys lie here. See :class:`tidewarden.store.client.StoreClient`."""
         return self
 
     def each(self) -> list[StoreConnection]:
@@ -289,8 +291,9 @@ class StoreConnection(asyncio.Protocol):
 
     def _leave(self, why: str) -> None:
         """
-        What is under way is answered in :meth:`connection_lost`: whether it happened there, nobody
-        knows.
+        Cut the connection.
+
+        :meth:`connection_lost` answers the calls under way: whether they happened is not known.
         """
         if self._transport is not None and not self._transport.is_closing():
             self._told.left(self, self._way.called, self.at, why)
@@ -425,8 +428,9 @@ def pack(args: Sequence[Arg]) -> bytes:
 
 def _refused(done: asyncio.Future[Any]) -> None:
     """
-    One of the first commands was answered; a connection that was lost meanwhile is reported as
-    such.
+    Log the refusal of one of the first commands.
+
+    A connection that was lost meanwhile is reported as such.
     """
     error = None if done.cancelled() else done.exception()
     of_memory = isinstance(error, Full)  # that it is full is said once a second

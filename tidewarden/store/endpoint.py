@@ -50,9 +50,8 @@ class Endpoint:
     """
     Leads one connection to the store at ``url``.
 
-    With a ``finder`` the URL is only what the store goes by in messages.
-
-    ``called``: what the other end is, in messages.
+    With a ``finder`` the URL is only the store's name in messages. ``called`` names the other end
+    there.
     """
 
     def __init__(self, url: str, finder: PrimaryFinder | None, called: str) -> None:
@@ -66,13 +65,15 @@ class Endpoint:
 
     @property
     def at(self) -> str:
-        """The address now, or of the last connection, without user and password."""
+        """Return the address now, or of the last connection, without user and password."""
         scheme, mark, rest = redact(self._target).partition("?")[0].partition("://")
         return scheme + mark + rest.rpartition("@")[2]
 
     @property
     def fault(self) -> str:
-        """Why no server can take the writes before somebody acts; empty: one may at any time."""
+        """
+        Say why no server can take the writes before an operator acts; empty: one may at any time.
+        """
         return "" if self.finder is None else self.finder.fault
 
     @property
@@ -115,7 +116,7 @@ class Endpoint:
         return transport, kept
 
     def leads_to(self, url: str) -> bool:
-        """Whether that is where it leads; else an attempt to connect is given up."""
+        """Return whether the connection leads to that URL; else give up an attempt to connect."""
         if url == self._target:
             return True
         if self._attempt is not None:

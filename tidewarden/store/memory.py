@@ -34,7 +34,7 @@ def margin_of(max_bytes: int) -> int:
 
 class StoreMemory:
     """
-    ``full``: nothing that makes the store grow is to be sent.
+    Watches the store's memory. ``full``: nothing that makes the store grow is to be sent.
 
     It begins when only the margin is free, and ends when a quarter of that is free beside it.
 
@@ -51,7 +51,7 @@ class StoreMemory:
         self.fault = ""  # why it should not be our store
 
     def told(self, policy: str) -> None:
-        """What it does when it is full: somebody may change that while it runs."""
+        """Note what the store does when it is full: an operator may change that while it runs."""
         fault = policy_fault(policy)
         if fault:
             fault = f"the store should not be one: {fault}"
@@ -80,11 +80,7 @@ class StoreMemory:
         self.full = full
 
     def check(self, _key: str) -> None:
-        """
-        Raise Full if the store is full; call it before writing what makes it grow.
-
-        Raises: Full: the store is full.
-        """
+        """Raise Full if the store is full; call it before writing what makes the store grow."""
         if self.full:
             self.refused += 1
             raise Full(
@@ -137,7 +133,7 @@ class StoreMemory:
 
 class ClusterMemory(StoreMemory):
     """
-    Likewise of every primary of a cluster: what grows is refused where its own is full.
+    Watches every primary of a cluster: what grows is refused where its own primary is full.
 
     ``full``: one of them is; the bytes are those of the fullest.
     """
@@ -148,11 +144,7 @@ class ClusterMemory(StoreMemory):
         self._parts: dict[str, StoreMemory] = {}
 
     def check(self, key: str) -> None:
-        """
-        Raise Full if the primary of the key is full.
-
-        Raises: Full: the primary that has the key is full.
-        """
+        """Raise Full if the primary that has the key is full."""
         if not self.full or self._route is None:
             return
         link = self._route.link_of(key)

@@ -62,12 +62,12 @@ class NearCopy:
 
     @property
     def up(self) -> bool:
-        """Whether the store is connected now."""
+        """Return whether the store is connected now."""
         return self._link.up
 
     @property
     def connections(self) -> int:
-        """How many connections were made; another may lead to another start of the store."""
+        """Return how many connections were made; another may lead to another start of the store."""
         return self._link.reconnects
 
     async def run(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
@@ -91,7 +91,11 @@ class NearCopy:
         raise AssertionError("the last way returns or raises")
 
     async def ask(self, *command: Arg) -> Any:
-        """The answer to one command. Raises: StoreDown: none in time; what the store raises."""
+        """
+        Return the answer to one command.
+
+        Raises: StoreDown: none in time; what the store raises.
+        """
         if not self._link.up:
             raise StoreDown(f"this node's own store is away: {self._link.why or 'not connected'}")
         try:
@@ -105,7 +109,7 @@ class CopyAge:
     """
     Knows since when, at most, a copy lacks something of the primary.
 
-    It asks beside the readers, and only while somebody wants to know; none of them waits for it.
+    It asks beside the readers, and only while a reader wants to know; none of them waits for it.
     """
 
     def __init__(
@@ -116,10 +120,10 @@ class CopyAge:
         confirm: Callable[[], Callable[[], Awaitable[None]]],
     ) -> None:
         """
-        ``primary``: the connection by which the node reads otherwise.
+        Ask by ``primary``, the connection by which the node reads otherwise.
 
-        ``confirm``: called before the primary is asked; what it returns is awaited behind its
-        answer, and returns if no other store can have taken over by then. One that is cut off
+        ``confirm`` is called before the primary is asked; what it returns is awaited behind the
+        answer, and returns if no other store can have taken over by then. A primary that is cut off
         knows nothing of what another has written since.
         """
         self._copy = copy
@@ -150,7 +154,7 @@ class CopyAge:
 
     def start(self) -> None:
         """
-        Look now and then though nobody asks, until :meth:`stop`.
+        Look now and then though no reader asks, until :meth:`stop`.
 
         When the primary is lost, it is known how old the copy is from then on.
         """
@@ -204,17 +208,17 @@ def reader_url(socket_path: str, user: str, password: str) -> str:
 
 
 def _unknown(error: Error) -> bool:
-    """Whether the server knows no script by that name or hash."""
+    """Return whether the server knows no script by that name or hash."""
     return "unction not found" in str(error) or str(error).startswith("NOSCRIPT")
 
 
 def _written(said: bytes) -> tuple[bytes, int]:
-    """The history that a server writes or follows, and how far it has come there."""
+    """Return the history that a server writes or follows, and how far it has come there."""
     return _HISTORY.findall(said)[0], int(_WRITTEN.findall(said)[0])
 
 
 def _applied(said: bytes) -> tuple[bytes, int]:
-    """The same of a copy; of one that is a replica, what it has applied."""
+    """Return the same of a copy; of one that is a replica, what it has applied."""
     history, written = _written(said)
     applied = _APPLIED.findall(said)
     return history, int(applied[0]) if applied else written

@@ -51,7 +51,7 @@ LISTPACKS = {
 @dataclass(frozen=True, slots=True)
 class StoreServer:
     """
-    The facts that a store tells of itself.
+    Holds the facts that a store tells of itself.
 
     ``views``: an embedded one, which numbers its starts. ``waitaof``: it has a log on disk and
     knows WAITAOF; ``appendfsync``: how that log is synced, of an embedded one how it was started to
@@ -214,7 +214,7 @@ async def _counts_views(link: StoreClient, cluster: str) -> bool:
     """
     Tell whether each start of the store gets a view of its own: of an embedded one it does.
 
-    Data that were copied from one to a store of one's own keep the number, which nobody raises
+    Data that were copied from one to a store of one's own keep the number, which is not raised
     there. It is dropped: leases are numbered by the clock then, above all that were given.
 
     Raises: ConfigError: they would not be above them. StoreDown.
@@ -285,8 +285,9 @@ async def fsync_told(link: StoreClient, cluster: str, *, replicated: bool) -> st
 
 async def _appendfsync(link: StoreClient) -> str:
     """
-    How the log is synced, where the server tells; of several servers what the weakest does. Raises:
-    StoreDown.
+    Ask how the log is synced, where the server tells; of several servers, the weakest counts.
+
+    Raises: StoreDown.
     """
     told = set[str]()
     for one in link.each():

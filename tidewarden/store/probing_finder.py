@@ -33,7 +33,7 @@ SILENT = "does not answer"
 LOOK_S = 1.0
 """Between two looks while the primary answers: another may be it, which it has not heard."""
 SEARCH_S, SEARCH_LAST_S, SOON_S = 0.02, 0.25, 5.0
-"""Between two looks while there is none; whoever waits finds the next one as it opens, if soon."""
+"""Between two looks while there is none; a link that waits finds the next as it opens, if soon."""
 FORGET_S = 30.0
 """After so long without a primary one of an older view counts: a backup may have been restored."""
 OWN_S = 0.25
@@ -42,7 +42,7 @@ So long the store of the same host is waited for, once another way to the primar
 that is dead refuses at once, one that hangs is not worth more.
 """
 PATIENCE_S = 2.0
-"""Whoever asks for the primary is told after so long why there is none."""
+"""A link that asks for the primary is told after so long why there is none."""
 
 Moved = Callable[[str], None]
 Ask = Callable[[str], Coroutine[Any, Any, "StoreAnswer"]]
@@ -55,7 +55,7 @@ def by_probing(url: str) -> bool:
 
 class StoresUrl:
     """
-    The parts of a ``redis+replicated://`` URL.
+    Parses a ``redis+replicated://`` URL.
 
     Its form is ``redis+replicated://:password@host:port,host:port[?options]``; ``rediss+`` is TLS
     to all. A place that begins with ``/`` is the Unix socket of a store on this host.
@@ -96,12 +96,12 @@ class StoreAnswer(NamedTuple):
 
 class ProbingFinder:
     """
-    The stores of one URL, for all links of a process.
+    Finds the primary among the stores of one URL, for all links of a process.
 
     See :class:`tidewarden.store.endpoint.PrimaryFinder`.
 
     ``cluster`` is its name, which keys begin with; ``name`` goes before those of the connections.
-    They are kept as long as anybody follows.
+    The connections are kept as long as any link follows.
     """
 
     name = "the cluster"
@@ -186,11 +186,11 @@ class ProbingFinder:
 
     async def _look(self, ask: Ask, *, thorough: bool = False) -> tuple[str, list[StoreAnswer]]:
         """
-        Ask all stores that are known at once; the primary's URL, "": there is none, and answers.
+        Ask all known stores at once; returns the primary's URL, "": there is none, and the answers.
 
-        One that is open in a later view than any before is it, whatever the others say: they are
-        not waited for, as one of them may be cut off. So is the former one, except for whoever is
-        ``thorough``.
+        A store that is open in a later view than any before is the primary, whatever the others
+        say: they are not waited for, as one of them may be cut off. So is the former primary,
+        unless the caller is ``thorough``.
         """
         if self._clock.monotonic() - self._open_at > FORGET_S:
             self._view = 0
@@ -284,8 +284,9 @@ async def _of_this_host(
     asked: Mapping[asyncio.Task[StoreAnswer], str], found: StoreAnswer
 ) -> list[StoreAnswer]:
     """
-    What the store of this host answers on its socket, which may be the one that was ``found``, and
-    a shorter way there.
+    Wait shortly for this host's store to answer on its socket.
+
+    It may be the store that was ``found``, and a shorter way there.
     """
     own = {one for one, url in asked.items() if url.startswith(UNIX) and url != found.url}
     done, _ = await asyncio.wait(own, timeout=OWN_S) if own else (set(), None)

@@ -74,9 +74,7 @@ def unanswered(error: BaseException) -> bool:
 
 
 def takes_no_writes(message: str) -> bool:
-    """
-    Whether the server refused because it is a replica: it was demoted while we were connected.
-    """
+    """Return whether the server refused as a replica: it was demoted while we were connected."""
     return bare(message).startswith("READONLY")
 
 

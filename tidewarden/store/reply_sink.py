@@ -15,7 +15,7 @@ class ReplySink(Protocol):
     """
 
     def done(self) -> bool:
-        """Whether the reply is not wanted any more."""
+        """Return whether the reply is not wanted any more."""
 
     def set_result(self, result: Any, /) -> None:
         """Receive the reply."""
@@ -26,7 +26,7 @@ class ReplySink(Protocol):
 
 def ignore_errors(future: asyncio.Future[Any]) -> None:
     """
-    Ignore the failure of a future that nobody waits for: time puts right what it would have done.
+    Ignore the failure of a future that is not awaited: time puts right what it would have done.
     """
     if not future.cancelled():
         _ = future.exception()

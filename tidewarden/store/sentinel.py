@@ -46,7 +46,7 @@ def by_sentinel(url: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class SentinelReply:
     """
-    What one sentinel says: the primary's address, and how new its knowledge is.
+    Holds what one sentinel says: the primary's address, and how new its knowledge is.
 
     ``epoch``: of the configuration it knows. ``promoted``: it leads a failover, and the address is
     that of the new primary, of which the others know nothing yet.
@@ -65,7 +65,7 @@ def newest(answers: Sequence[SentinelReply]) -> SentinelReply:
 
 class Service:
     """
-    The parts of a ``redis+sentinel://`` URL.
+    Parses a ``redis+sentinel://`` URL.
 
     Its form is ``redis+sentinel://[user:password@]host:port,host:port/service[?options]``;
     ``rediss+`` is TLS to all.
@@ -106,7 +106,7 @@ class Service:
             check_url(one)
 
     def url_of(self, host: str, port: int) -> str:
-        """How a server of the service is connected to."""
+        """Return the URL of a server of the service."""
         host = f"[{host}]" if ":" in host else host
         return f"{self._scheme}://{self._user}{host}:{port}{self._query}"
 
@@ -121,11 +121,11 @@ def _with_port(place: str) -> str:
 
 class Sentinels:
     """
-    The sentinels of one store URL, for all links of a process.
+    Finds the primary by the sentinels of one store URL, for all links of a process.
 
     See :class:`tidewarden.store.endpoint.PrimaryFinder`.
 
-    Connected as long as anybody follows: to each sentinel once to ask, once to hear.
+    It is connected as long as any link follows: to each sentinel once to ask, once to hear.
     """
 
     fault = ""
@@ -250,8 +250,7 @@ class Sentinels:
 
     def _look(self) -> None:
         """
-        Something happened, or may have been missed: ask, and tell the followers when it is another
-        server.
+        Ask, and tell the followers of another server: something happened, or may have been missed.
         """
         task = asyncio.get_running_loop().create_task(
             self._compare(), name="looking for the primary"
@@ -273,8 +272,9 @@ class Sentinels:
 
 async def _answer_of(link: StoreConnection, service: str) -> SentinelReply | None:
     """
-    What a sentinel says of a service; None: it knows none of that name. Raises: StoreDown, Error:
-    why it says nothing.
+    Ask a sentinel for a service; None: it knows none of that name.
+
+    Raises: StoreDown, Error: why it says nothing.
     """
     if not link.up and link.why:
         raise StoreDown(link.why)

@@ -115,10 +115,7 @@ async def _payload(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _until(reader: asyncio.StreamReader, mark: bytes) -> AsyncIterator[bytes]:
-    """
-    Everything before ``mark``, which ends the payload: a server that does not know its length
-    beforehand.
-    """
+    """Yield everything before ``mark``, by which a server ends a payload of unknown length."""
     kept = b""
     while True:
         kept += await _read(reader, CHUNK)

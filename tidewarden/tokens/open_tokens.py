@@ -93,7 +93,7 @@ class _Ground:
 
     @property
     def node(self) -> str:
-        """This node's name."""
+        """Return this node's name."""
         return self.queues.catalog.holder.rpartition(".")[0]
 
 
@@ -117,7 +117,7 @@ async def open_tokens(
     clock: Clock,
     call: Call,
     *,
-    exchange: TokenEndpoint | None = None,
+    endpoint: TokenEndpoint | None = None,
     dice: Random | None = None,
     environ: Mapping[str, str] | None = None,
     confirm_s: float = failures.CONFIRM_S,
@@ -151,7 +151,7 @@ async def open_tokens(
         key_store = KeyStore(call, config.cluster.name)
         peers = Peers(config, mac, members, key_store.address_of)
         closing.push_async_callback(peers.close)
-        endpoint = exchange or TokenEndpoint(clock=clock)
+        endpoint = endpoint or TokenEndpoint(clock=clock)
         closing.push_async_callback(endpoint.close)
         key_file = Path(config.node.data_dir) / "secrets" / "vault.key"
         keyring = Keyring(config.vault, key_file, os.environ if environ is None else environ)
@@ -199,7 +199,7 @@ async def open_tokens(
 
 
 async def _open_queues(queues: Queues, names: list[str]) -> None:
-    """Make the queues, or read them; one after the other, thousands took many seconds."""
+    """Open or make the queues, several at a time, for thousands in sequence take many seconds."""
     for first in range(0, len(names), OPENED_TOGETHER):
         await asyncio.gather(
             *(queues.catalog.shard_count(name) for name in names[first : first + OPENED_TOGETHER])
@@ -255,7 +255,7 @@ async def _put_together(
     return Tokens(
         config=ground.config,
         directory=directory,
-        ledger=accounts,
+        accounts=accounts,
         grants=grants,
         reader=reader,
         listing=listing,

@@ -72,9 +72,10 @@ class ProviderClients:
 
     def change(self, providers: Mapping[str, Provider]) -> None:
         """
-        Go on with these providers: begin those that are new, end those that are gone or changed.
+        Use these providers: begin those that are new, end those that are gone or changed.
 
-        What is the same in every setting goes on untouched. Accounts of those that are gone stay.
+        A provider whose every setting is the same goes on untouched. Accounts of providers that are
+        gone stay.
         """
         before = dict(self._directory.providers)
         self._directory.change(providers)

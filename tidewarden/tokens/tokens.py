@@ -74,7 +74,7 @@ class Tokens:
     """
     Serves the verbs of tokens and runs this node's refreshers.
 
-    Made by ``open_tokens``; :meth:`run` beside the verbs, :meth:`stop` last.
+    ``open_tokens`` makes it; :meth:`run` runs beside the verbs, :meth:`stop` ends it last.
 
     ``account`` is always ``provider/name``. Every verb raises BadArg on a name that is not allowed,
     NotFound on a provider that is not configured, and what the store raises.
@@ -85,7 +85,7 @@ class Tokens:
         *,
         config: Config,
         directory: Directory,
-        ledger: AccountStore,
+        accounts: AccountStore,
         grants: Grants,
         reader: Reader,
         listing: Listing,
@@ -105,10 +105,10 @@ class Tokens:
         jobs: Sequence[Job],
         closing: contextlib.AsyncExitStack,
     ) -> None:
-        """``jobs``: what :meth:`run` runs. ``closing``: ends the parts, the last one first."""
+        """Run ``jobs`` in :meth:`run`; ``closing`` ends the parts, the last one first."""
         self._config = config
         self._directory = directory
-        self._ledger = ledger
+        self._accounts = accounts
         self._grants = grants
         self._reader = reader
         self._listing = listing
@@ -180,7 +180,7 @@ class Tokens:
         companions: Mapping[str, Companion],
     ) -> None:
         """
-        Go on with these of the configuration file from now on, and the providers that were put.
+        Use these settings of the configuration file, and the providers that were put, from now on.
 
         Returns at once; what is under way ends as it began.
         """
@@ -191,7 +191,7 @@ class Tokens:
         self._webhooks.change(webhooks)
 
     def answer_peer(self, raw: bytes) -> bytes | None:
-        """The reply to another node's question; None: it is not of this cluster."""
+        """Answer another node's question; None: it is not of this cluster."""
         return self._replay.answer_peer(raw)
 
     # --- verbs
@@ -210,7 +210,7 @@ class Tokens:
 
     async def put_told(self, account: str, fields: Mapping[str, Any], *, keep: bool = False) -> Put:
         """
-        As :meth:`put`, and what came of it.
+        Put an account as :meth:`put` does, and return what came of it.
 
         ``keep``: an account that is there and not dead stays as it is, whatever is put.
         """
@@ -226,18 +226,18 @@ class Tokens:
         max_stale_ms: int = 0,
     ) -> AccountToken:
         """
-        A token with at least ``min_ttl_ms`` to live.
+        Return a token with at least ``min_ttl_ms`` to live.
 
         If the stored one has less, its refresh is made urgent and, for at most ``wait_ms``, waited
         for, together with every other reader of that account; then the stored one is served if it
         lives at all, for the refresh may be failing.
 
-        ``newer``: the generation of a token that does not work although it lives. One of a later
-        generation alone will do; the account is refreshed for it, at most once in five seconds,
-        whoever asks.
+        ``newer``: the generation of a token that does not work although it lives. Only a token of a
+        later generation will do; the account is refreshed for it, at most once in five seconds,
+        however many readers ask.
 
-        ``max_stale_ms``: a token with enough life may come from the node's own copy of the data,
-        if that is known to lack nothing that is older.
+        ``max_stale_ms``: a token with enough life may come from the node's own copy of the data, if
+        that is known to lack nothing that is older.
 
         While the store does not answer, a token that this node read or refreshed before, or has in
         its own copy, is served in the state ``stale``.
@@ -268,7 +268,7 @@ class Tokens:
         wait_ms: int = 0,
         max_stale_ms: int = 0,
     ) -> Sequence[AccountToken | errors.Error]:
-        """As :meth:`get` for each, all at once: a token, or why there is none."""
+        """Get a token for each account, all at once; returns a token or its error for each."""
         asking: list[asyncio.Task[AccountToken]] = []
         try:
             for first in range(0, len(names), MANY_A_TURN):
@@ -290,15 +290,16 @@ class Tokens:
         """
         Have the account refreshed now, failing or dead ones too, at most once in five seconds.
 
-        ``generation``: of the token that does not work; where the account has a newer one, nothing
-        is done.
+        ``generation`` is that of the token that does not work; where the account has a newer token,
+        nothing is done.
 
-        Returns: ``queued``; ``leased``: somebody is at it; ``recent``: that was done a moment ago,
-        and will be again when the five seconds are over; ``moved``: the generation is another.
+        Returns: ``queued``; ``leased``: a node is refreshing it; ``recent``: it was refreshed a
+        moment ago, and will be again when the five seconds are over; ``moved``: its generation is
+        another.
         """
         _, queue, name = self._directory.account(account)
         check_range(generation, "generation", 0, GENERATION_MAX)
-        word = await self._ledger.refresh(
+        word = await self._accounts.refresh(
             queue, name, force_ms=self._forced_ms, seen=(0, generation)
         )
         if word == "GONE":
@@ -320,7 +321,7 @@ class Tokens:
         seen: AccountRights = EVERY_ACCOUNT,
     ) -> tuple[list[dict[str, Any]], str]:
         """
-        At most ``count`` accounts, in no order, without tokens.
+        List at most ``count`` accounts, in no order, without tokens.
 
         Returns them and the cursor to go on from, ``""`` at the end.
 
@@ -331,7 +332,11 @@ class Tokens:
         return await self._listing.page(names, state, count, after, seen) if names else ([], "")
 
     async def peek(self, account: str) -> dict[str, Any]:
-        """An account as :meth:`list` tells of it, and a little more; no token. Raises: NotFound."""
+        """
+        Describe an account as :meth:`list` does, and a little more; no token.
+
+        Raises: NotFound.
+        """
         provider, _, name = self._directory.account(account)
         return await self._listing.one(provider.name, name)
 
@@ -392,11 +397,10 @@ class Tokens:
 
     async def why(self, subject: str) -> dict[str, Any]:
         """
-        The story of an account, or of a provider.
+        Tell the story of an account, or of a provider.
 
-        What was answered, what was concluded, what comes next, what can be done.
-
-        Also while the store is away: then that is the story. Raises: BadArg, NotFound.
+        It says what was answered, what was concluded, what comes next, and what can be done. While
+        the store is away, that is the story. Raises: BadArg, NotFound.
         """
         if "/" not in subject:
             return await self._stories.provider(self._directory.provider(subject))
@@ -412,7 +416,7 @@ class Tokens:
         Raises: NotFound, and what the store raises.
         """
         queue = self._directory.queues[self._directory.provider(provider).name]
-        return await read_client(queue, self._ledger)
+        return await read_client(queue, self._accounts)
 
     async def release_provider(self, provider: str) -> None:
         """
@@ -431,13 +435,13 @@ class Tokens:
         await self._limits(provider).change(judgement.set_quarantine)
 
     async def probe_provider(self, provider: str) -> None:
-        """An operator wants a provider asked now that all hold back from. Raises: NotFound."""
+        """Probe a provider now that all hold back from, as an operator asks. Raises: NotFound."""
         await self._limits(provider).change(judgement.ask_probe)
 
     # --- within
 
     async def _take_over(self, providers: Mapping[str, Provider]) -> None:
-        """Go on with the providers of which some were put, or removed, while nodes run."""
+        """Use the providers of which some were put, or removed, while nodes run."""
         await self.prepare(providers)
         self._change_providers(self.stored_providers.in_force)
 
@@ -451,7 +455,7 @@ class Tokens:
         parts.cleanup.change(self._chosen_companions, providers)
 
     async def _held_by(self, provider: str) -> str:
-        """What holds a client's accounts back, as far as it can be had; empty: nothing."""
+        """Return what holds a client's accounts back, as far as it can be read; empty: nothing."""
         try:
             record, _, _ = await self.client_of(provider)
         except errors.Error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from support.inspect import ledger_of, vault_of
+from support.inspect import accounts_of, vault_of
 from support.tokens import harness
 
 from tidewarden.config.sealed_file import open_line
@@ -71,7 +71,11 @@ async def test_a_spare_goes_with_its_account_and_is_tried_before_that_is_given_u
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, tmp_path / "one", chosen, go=False) as side:
             await side.tokens.put("p/a", {"refresh_token": "old.5"})
-            ledger, queue, seal = ledger_of(side.tokens), "_tokens:p:c0", vault_of(side.tokens).seal
+            ledger, queue, seal = (
+                accounts_of(side.tokens),
+                "_tokens:p:c0",
+                vault_of(side.tokens).seal,
+            )
             row = (await ledger.get(queue, "a")).row
             late = replace(
                 row,

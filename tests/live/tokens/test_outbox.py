@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.cluster.nursery import begin
-from support.inspect import companion_workers_of, do_task, ledger_of, outbox_of
+from support.inspect import accounts_of, companion_workers_of, do_task, outbox_of
 from support.tokens import harness
 from support.tokens.dying_node import FAILING, play
 
@@ -159,7 +159,7 @@ async def test_what_cannot_be_read_is_dropped_and_holds_up_nothing(
             entries[:] = [entry for entry in entries if entry not in told]
             return list(entries)
 
-        outbox._ledger = SimpleNamespace(tell=tell, get=ledger_of(side.tokens).get)
+        outbox._accounts = SimpleNamespace(tell=tell, get=accounts_of(side.tokens).get)
         outbox.look("p")
         await outbox.tell_all()
         assert not entries

@@ -94,8 +94,8 @@ async def test_a_node_that_is_no_member_is_asked_where_it_says_that_it_listens(
             cluster_secret=SECRET,
             go=False,
         ) as worker:
-            shelf = KeyStore(worker.link.call, "t")
-            assert await shelf.address_of("w0") == Node().address == "127.0.0.1:7420"
+            key_store = KeyStore(worker.link.call, "t")
+            assert await key_store.address_of("w0") == Node().address == "127.0.0.1:7420"
             async with door(worker.tokens.answer_peer) as address:
 
                 async def look_up(node: str) -> str:

@@ -177,14 +177,14 @@ async def test_two_that_are_asked_for_at_once_are_one(
             return bool(found["state"] == "sealing" and found["seen"] > 3)
 
         await eventually(under_way)
-        shelf = key_store_of(two.tokens.custody.rotator)
-        read, stale = shelf.rotation, [None]
+        key_store = key_store_of(two.tokens.custody.rotator)
+        read, stale = key_store.rotation, [None]
 
         async def late() -> Any:
             return stale.pop() if stale else await read()
 
         # It looked just before the other wrote down that it begins.
-        monkeypatch.setattr(shelf, "rotation", late)
+        monkeypatch.setattr(key_store, "rotation", late)
         asked = (await two.tokens.custody.rotate())["rotation"]
         found = await done(one)
         assert (found["state"], found["started_ms"], found["unreadable"]) == (

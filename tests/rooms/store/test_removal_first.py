@@ -51,9 +51,9 @@ async def test_the_format_and_the_vaults_keys_are_written_at_a_full_store(
     await full.call(*removal_first("SET", "{tw}:format", "1"))
     assert not (await check_store(full, "tw")).empty
     assert await full.call("GET", "{tw}:format") == FORMATS[-1].encode()
-    shelf = KeyStore(small_writes(full.call), "tw")
-    assert await shelf.add(1, b"wrapped") == b"wrapped"
-    await shelf.rewrap(1, b"otherwise")
-    await shelf.note(Rotation())
-    await shelf.say("n0", NodeKeys())
-    assert await shelf.tell() == 1
+    key_store = KeyStore(small_writes(full.call), "tw")
+    assert await key_store.add(1, b"wrapped") == b"wrapped"
+    await key_store.rewrap(1, b"otherwise")
+    await key_store.note(Rotation())
+    await key_store.say("n0", NodeKeys())
+    assert await key_store.tell() == 1

@@ -23,7 +23,7 @@ async def test_so_many_at_a_time_and_the_rest_is_given_back(
     monkeypatch.setattr("tidewarden.tokens.events.queue_worker.STOP_S", 0.1)
     chosen = harness.provider("http://127.0.0.1:9/")
     async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-        errands = QueueWorker(
+        worker = QueueWorker(
             side.queues, "_work", harness.SystemClock(), at_once=2, lease_ms=30_000
         )
         begun: list[str] = []
@@ -32,12 +32,12 @@ async def test_so_many_at_a_time_and_the_rest_is_given_back(
         async def do(task: Taken) -> None:
             begun.append(task.id)
             await may_end.wait()
-            await side.queues.ack(errands.session, "_work", [(task.id, task.lease)])
+            await side.queues.ack(worker.session, "_work", [(task.id, task.lease)])
             may_end.clear()
 
         for name in "abcd":
             await side.queues.put("_work", TaskSpec(id=name))
-        running = asyncio.create_task(errands.run(do))
+        running = asyncio.create_task(worker.run(do))
         await eventually(lambda: len(begun) == 2)
         assert (await side.queues.admin.stats("_work"))["leased"] == 2
         may_end.set()  # One or both end, and others take their places.
@@ -55,7 +55,7 @@ async def test_one_that_fails_for_a_reason_of_ours_is_logged_and_done_again(
 ) -> None:
     chosen = harness.provider("http://127.0.0.1:9/")
     async with harness.node(valkey, tmp_path, chosen, go=False) as side:
-        errands = QueueWorker(
+        worker = QueueWorker(
             side.queues, "_work", harness.SystemClock(), at_once=5000, lease_ms=100
         )
         tries = 0
@@ -65,10 +65,10 @@ async def test_one_that_fails_for_a_reason_of_ours_is_logged_and_done_again(
             tries += 1
             if tries == 1:
                 raise ValueError("a payload that nobody writes")
-            await side.queues.ack(errands.session, "_work", [(task.id, task.lease)])
+            await side.queues.ack(worker.session, "_work", [(task.id, task.lease)])
 
         await side.queues.put("_work", TaskSpec(id="a"))
-        running = asyncio.create_task(errands.run(do))
+        running = asyncio.create_task(worker.run(do))
         await eventually(lambda: tries > 1)
         assert "_work: a failed for a reason of ours" in caplog.text
         running.cancel()
@@ -82,7 +82,7 @@ async def test_what_fails_is_said_and_holds_up_nothing(
     async with harness.node(
         valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False
     ) as side:
-        errands = QueueWorker(
+        worker = QueueWorker(
             side.queues, "_work", harness.SystemClock(), at_once=1, lease_ms=30_000
         )
 
@@ -91,11 +91,11 @@ async def test_what_fails_is_said_and_holds_up_nothing(
                 raise ValueError("no such thing")
             if task.id == "away":
                 raise StoreDown("not now")
-            await side.queues.ack(errands.session, "_work", [(task.id, task.lease)])
+            await side.queues.ack(worker.session, "_work", [(task.id, task.lease)])
 
         for name in ("odd", "away", "well"):
             await side.queues.put("_work", TaskSpec(id=name))
-        running = asyncio.create_task(errands.run(do))
+        running = asyncio.create_task(worker.run(do))
 
         async def done() -> bool:
             return (await side.queues.admin.stats("_work"))["total"] == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import ledger_of
+from support.inspect import accounts_of
 from support.tokens import harness
 
 from tidewarden.config.load import Provider, Secret
@@ -125,7 +125,7 @@ async def test_a_consent_mends_an_access_token_that_opens_no_more(still: Any) ->
     async with still as side:
         first = {"refresh_token": "r", "access_token": "a", "expires_at_ms": FAR_MS}
         await side.tokens.put("p/a", first)
-        ledger, queue = ledger_of(side.tokens), "_tokens:p:c0"
+        ledger, queue = accounts_of(side.tokens), "_tokens:p:c0"
         row = (await ledger.get(queue, "a")).row
         damaged = replace(row, access=row.access[:-1] + bytes([row.access[-1] ^ 1]))
         (key,) = await side.link.call("KEYS", "*:accounts")

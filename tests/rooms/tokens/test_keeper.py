@@ -22,13 +22,13 @@ from tidewarden.tokens.vault.vault import Place, Vault, key_id_of, open_vault
 QUEUE = "_tokens:p:c0"
 
 
-async def opened(shelf: KeyStore, path: Path) -> Vault:
-    return await open_vault(Keyring(VaultSettings(), path, {}), shelf, ManualClock())
+async def opened(key_store: KeyStore, path: Path) -> Vault:
+    return await open_vault(Keyring(VaultSettings(), path, {}), key_store, ManualClock())
 
 
 async def test_the_journal_goes_along(node: Any, tmp_path: Path) -> None:
-    shelf = KeyStore((await node()).link.call, "t")
-    vault = await opened(shelf, tmp_path / "vault.key")
+    key_store = KeyStore((await node()).link.call, "t")
+    vault = await opened(key_store, tmp_path / "vault.key")
     journal = Journal(tmp_path / "tokens.journal")
     journal.open()
     place = Place("p", "a", "refresh", 1, 2)
@@ -55,8 +55,8 @@ async def test_the_journal_goes_along(node: Any, tmp_path: Path) -> None:
 async def test_what_stands_before_a_row_in_the_journal_stays_there(
     node: Any, tmp_path: Path
 ) -> None:
-    shelf = KeyStore((await node()).link.call, "t")
-    vault = await opened(shelf, tmp_path / "vault.key")
+    key_store = KeyStore((await node()).link.call, "t")
+    vault = await opened(key_store, tmp_path / "vault.key")
     journal = Journal(tmp_path / "tokens.journal")
     journal.open()
     known = AccountDetails({"shop": "a"}, {"api": "x"}, 2**41, "fixed", 2**40)
@@ -75,32 +75,32 @@ async def test_what_stands_before_a_row_in_the_journal_stays_there(
 
 
 async def test_a_change_is_looked_at_once_and_told(node: Any, tmp_path: Path) -> None:
-    shelf = KeyStore((await node()).link.call, "t")
+    key_store = KeyStore((await node()).link.call, "t")
     one, two = (
-        await opened(shelf, tmp_path / "vault.key"),
-        await opened(shelf, tmp_path / "vault.key"),
+        await opened(key_store, tmp_path / "vault.key"),
+        await opened(key_store, tmp_path / "vault.key"),
     )
     journal = Journal(tmp_path / "tokens.journal")
     journal.open()
-    keeper = KeySync("n0", one, shelf, journal, ManualClock())
+    keeper = KeySync("n0", one, key_store, journal, ManualClock())
     await keeper.look()
     await two.add_data_key(two.next_id())
     await keeper.look()
     assert one.newest_id < two.newest_id
-    change = await shelf.tell()
+    change = await key_store.tell()
     await keeper.look()
-    known = (await shelf.nodes())["n0"]
+    known = (await key_store.nodes())["n0"]
     assert (known.newest, known.change, len(known.keks)) == (two.newest_id, change, 1)
     # A key that this node lacks: it says so all the same, and goes on.
     other = tmp_path / "other.key"
     other.write_text((tmp_path / "vault.key").read_text())
     prepend_key(other)
-    ahead = await opened(shelf, other)
+    ahead = await opened(key_store, other)
     await ahead.wrap_by(ahead.keyring.ids[0])
-    change = await shelf.tell()
+    change = await key_store.tell()
     with pytest.raises(ConfigError, match="give this node the vault key of the cluster"):
         await keeper.look()
-    assert (await shelf.nodes())["n0"].change == change
+    assert (await key_store.nodes())["n0"].change == change
     assert (
         await one.unseal(
             one.seal(b"x", Place("p", "a", "access", 1, 1)), Place("p", "a", "access", 1, 1)
@@ -108,19 +108,19 @@ async def test_a_change_is_looked_at_once_and_told(node: Any, tmp_path: Path) ->
         == b"x"
     )
     # The newest data key, lost by a failover, comes back from whoever knows it.
-    await shelf.drop([two.newest_id])
+    await key_store.drop([two.newest_id])
     await ahead.load()
-    assert await shelf.has(two.newest_id)
+    assert await key_store.has(two.newest_id)
     await keeper.leave()
-    assert await shelf.nodes() == {}
+    assert await key_store.nodes() == {}
     await journal.close()
 
 
 async def test_a_node_that_was_away_while_keys_were_rotated_starts_again(
     node: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shelf, path = KeyStore((await node()).link.call, "t"), tmp_path / "vault.key"
-    vault = await opened(shelf, path)
+    key_store, path = KeyStore((await node()).link.call, "t"), tmp_path / "vault.key"
+    vault = await opened(key_store, path)
     journal = Journal(tmp_path / "tokens.journal")
     journal.open()
     raw = vault.seal(b"<html>", Place("p", "b", "raw", 1, 1))
@@ -137,12 +137,12 @@ async def test_a_node_that_was_away_while_keys_were_rotated_starts_again(
     )
     # Others go to another key-encryption key, drop the old data key, and forget the old key.
     prepend_key(path)
-    other = await opened(shelf, path)
+    other = await opened(key_store, path)
     await other.wrap_by(other.keyring.ids[0])
     await other.add_data_key(other.next_id())
-    await shelf.drop([vault.newest_id])
+    await key_store.drop([vault.newest_id])
     path.write_text(path.read_text().split()[0] + "\n")
-    back = await opened(shelf, path)
+    back = await opened(key_store, path)
     await restore_keys(journal, back)
     assert f"data key {vault.newest_id} in this node's journal opens no more" in caplog.text
     await reseal_journal(journal, back)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import is_running, ledger_of, queue_names_of
+from support.inspect import accounts_of, is_running, queue_names_of
 from support.tokens import harness
 
 from tidewarden.errors import StoreDown
@@ -37,11 +37,13 @@ async def test_accounts_that_nobody_refreshes_are_named_at_the_start(
         side.go()
         await harness.eventually(lambda: is_running(side.tokens))
         await UnconfiguredAccounts(
-            ledger_of(side.tokens), side.queues.catalog.names, queue_names_of(side.tokens).values()
+            accounts_of(side.tokens),
+            side.queues.catalog.names,
+            queue_names_of(side.tokens).values(),
         ).say()
         assert said() == []
         await UnconfiguredAccounts(
-            ledger_of(side.tokens), side.queues.catalog.names, ["_tokens:p:another"]
+            accounts_of(side.tokens), side.queues.catalog.names, ["_tokens:p:another"]
         ).say()
         (line,) = said()
         assert line.startswith("2 accounts of the provider p and its client c0 lie in the store")
@@ -50,5 +52,5 @@ async def test_accounts_that_nobody_refreshes_are_named_at_the_start(
             raise StoreDown("not now")
 
         with caplog.at_level(logging.DEBUG, "tidewarden.tokens"):
-            await UnconfiguredAccounts(ledger_of(side.tokens), away, []).say()
+            await UnconfiguredAccounts(accounts_of(side.tokens), away, []).say()
         assert "were not looked for: not now" in caplog.text

@@ -62,7 +62,7 @@ def _entries(node: NodeLine, user: str, *, follow: bool) -> Iterator[dict[str, A
 
 
 def line_of(entry: dict[str, Any]) -> str:
-    """One entry for people."""
+    """Write one entry for people."""
     what = [*entry.get("words", []), *_counted(entry.get("accounts", {}))]
     count, named = entry.get("count", 1), sum(entry.get("accounts", {}).values()) or 1
     if count > named:

@@ -58,7 +58,7 @@ class RowFault(ValueError):
 
     def __init__(self, field: str, reason: str) -> None:
         """
-        ``field``: the column it is about, which the reason begins with; empty: the whole line.
+        Name the faulty column as ``field``, which the reason begins with; empty: the whole line.
         """
         super().__init__(f"{field} {reason}" if field else reason)
         self.field = field
@@ -66,7 +66,7 @@ class RowFault(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AccountLine:
-    """One line: the account's name and its other fields, or why there is none."""
+    """Holds one line: the account's name and its other fields, or why there is none."""
 
     line: int
     size_bytes: int
@@ -98,7 +98,7 @@ def rows(
     without: Collection[str] = (),
 ) -> Iterator[AccountLine]:
     """
-    A row for each line but the header and empty ones.
+    Yield a row for each line but the header and empty ones.
 
     The form is that of the first line: ``{`` begins JSONL, a tab in the header makes it TSV, else
     it is CSV, with semicolons if its header has no comma. ``provider`` is whose accounts all are,
@@ -153,7 +153,7 @@ def _is_new(text: str, known: set[int]) -> bool:
 
 def _renews(provider: str, without: Collection[str]) -> bool:
     """
-    Whether all of a file's accounts have refresh tokens, as far as can be said before any is read.
+    Return whether all accounts of a file have refresh tokens, as far as is known before reading.
     """
     return provider not in without if provider else not without
 
@@ -233,7 +233,7 @@ def _in_map(column: str) -> bool:
 
 
 def _nested(cells: dict[str, str]) -> dict[str, Any]:
-    """Columns ``parameters.NAME`` become the entries of ``parameters``; an empty cell is none."""
+    """Make columns ``parameters.NAME`` the entries of ``parameters``; an empty cell is none."""
     found: dict[str, Any] = {}
     for column, cell in cells.items():
         name, _, entry = column.partition(".")
@@ -270,7 +270,7 @@ def _text(raw: bytes) -> str:
 def _account(
     found: dict[str, Any], provider: str, known: Collection[str], without: Collection[str]
 ) -> tuple[str, dict[str, Any]]:
-    """The account's whole name and its other fields. Raises: Fault."""
+    """Return the account's whole name and its other fields. Raises: Fault."""
     name, whose = found.pop("account", ""), found.pop("provider", "") or ""
     if name is None or (isinstance(name, str) and not name.strip()):
         raise RowFault("account", "is empty")
@@ -294,10 +294,10 @@ def _account(
 
 def _whole(name: str, whose: str, provider: str, known: Collection[str]) -> str:
     """
-    ``provider/name``.
+    Return ``provider/name``.
 
-    One that names another provider than it is imported to is refused: its refresh token would be
-    shown to a server that it is none of.
+    A name of another provider than it is imported to is refused: its refresh token would be shown
+    to a foreign server.
     """
     first, slash, rest = name.partition("/")
     if whose and provider and whose != provider:

@@ -110,7 +110,7 @@ def delete(
 
 
 def _ended(counts: dict[str, int], bad: dict[str, str], as_json: bool) -> None:
-    """What came of several accounts. Ends the program with 1 if any was refused."""
+    """Print what came of several accounts. Ends the program with 1 if any was refused."""
     for name, reason in bad.items():
         typer.echo(f"tidewarden: refused: {name}: {reason}", err=True)
     if as_json:

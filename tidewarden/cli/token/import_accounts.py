@@ -55,11 +55,11 @@ class Tally:
 
     @property
     def stored(self) -> int:
-        """Lines that the cluster has now."""
+        """Return how many lines the cluster has now."""
         return self.new + self.renewed + self.unchanged
 
     def note(self, change: str, state: str) -> None:
-        """A line was put; as ``T.PUT … VERBOSE`` answers."""
+        """Count a line that was put, as ``T.PUT … VERBOSE`` answers."""
         if change == "same":
             self.unchanged += 1
             self.dead += state in ("dead", "lost_rotation")
@@ -70,7 +70,7 @@ class Tally:
             self.new += 1
 
     def text(self) -> str:
-        """For a person, one line."""
+        """Write the counts for a person, in one line."""
         ended = [
             f"{count:,} {word}"
             for count, word in ((self.dead, "dead"), (self.stopped, "stopped"))
@@ -195,7 +195,7 @@ def import_(
 
 def _known(node: NodeLine, provider: str) -> tuple[list[str], set[str]]:
     """
-    The providers that are configured, and those of them whose accounts have no refresh tokens.
+    Return the configured providers, and those of them whose accounts have no refresh tokens.
 
     Ends the program if ``provider`` is none of them.
     """
@@ -216,7 +216,7 @@ def _known(node: NodeLine, provider: str) -> tuple[list[str], set[str]]:
 
 def _batches(found: Iterator[AccountLine]) -> Iterator[tuple[list[AccountLine], int]]:
     """
-    Rows in batches, with the bytes of the file that each stands for; bounded in number and in size.
+    Yield rows in batches, bounded in number and size, with the bytes of the file each stands for.
     """
     batch: list[AccountLine] = []
     size_bytes = 0

@@ -25,7 +25,9 @@ class ProgressLine:
     """
 
     def __init__(self, what: str, total_bytes: int = 0) -> None:
-        """``what`` is done; ``total_bytes``: of the file it is done to, 0: not known."""
+        """
+        Say what is done, as ``what``; ``total_bytes``: of the file it is done to, 0: not known.
+        """
         self.console = Console(stderr=True)
         columns = (
             TextColumn("{task.description}"),

@@ -35,7 +35,7 @@ TURN_S = 0.1
 
 @dataclass(slots=True)
 class RefreshWish:
-    """The results of the refresh requests so far."""
+    """Collects the results of the refresh requests so far."""
 
     queued: int = 0
     absent: int = 0
@@ -45,11 +45,11 @@ class RefreshWish:
 
     @property
     def count(self) -> int:
-        """Accounts that were asked for."""
+        """Return how many accounts were asked for."""
         return self.queued + self.absent + len(self.refused)
 
     def counts(self) -> dict[str, int]:
-        """For a program."""
+        """Return the counts for a program."""
         return {"queued": self.queued, "absent": self.absent, "refused": len(self.refused)}
 
 
@@ -153,7 +153,7 @@ def refresh(
 
 def _found(node: NodeLine, provider: str, state: str) -> dict[str, dict[str, Any]]:
     """
-    All accounts in a state, by name: collected before any is asked for, which changes the state.
+    Collect all accounts in a state, by name, before any is asked for, which changes the state.
     """
     found, after = pages(node, provider, state, BATCH, "")
     while after:
@@ -163,7 +163,7 @@ def _found(node: NodeLine, provider: str, state: str) -> dict[str, dict[str, Any
 
 
 def _foretell(found: dict[str, dict[str, Any]], state: str, per_second: int, as_json: bool) -> None:
-    """What would be done."""
+    """Print what would be done."""
     if as_json:
         print_json(
             {
@@ -189,7 +189,7 @@ def _foretell(found: dict[str, dict[str, Any]], state: str, per_second: int, as_
 
 def _told(asked: RefreshWish, found: dict[str, dict[str, Any]], state: str, as_json: bool) -> None:
     """
-    What came of it.
+    Print what came of it.
 
     Ends the program with 1 if any was refused, with 5 if one that was named is not there.
     """

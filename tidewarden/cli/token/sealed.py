@@ -106,7 +106,7 @@ def _write(
     out: BinaryIO, node: NodeLine, header: Header, key: bytes, provider: str
 ) -> tuple[int, list[str]]:
     """
-    Page by page; how many accounts, and the names of those that do not open.
+    Write page by page; returns the count of accounts, and the names of those that do not open.
 
     Raises: OSError: not all is written.
     """
@@ -190,7 +190,7 @@ def import_sealed(
 
 def _checked(source: Any, key: bytes, file_id: bytes) -> int:
     """
-    How many accounts a file holds.
+    Check every line of a file; returns how many accounts it holds.
 
     Raises: NotSealed: any of its lines does not open, or the last one is missing.
     """
@@ -223,7 +223,7 @@ def _batches(source: Any, accounts: int) -> Any:
 
 
 def _secret(key_file: str, passphrase_env: str) -> tuple[bytes, str]:
-    """What the key is made from, and how."""
+    """Return what the key is made from, and how."""
     if key_file and passphrase_env:
         raise stop("--key-file and --passphrase-env: give one of them", USAGE)
     if key_file:

@@ -152,7 +152,7 @@ def show(
 
 
 def _consent(found: Mapping[str, Any]) -> str:
-    """When the refresh token ends by itself, as far as is known."""
+    """Say when the refresh token ends by itself, as far as is known."""
     if not found.get("consent_expires_ms"):
         return "no end is known"
     moves = ", later with each refresh" if found.get("consent_moves") else ""
@@ -267,7 +267,7 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
 
 
 def _harmless(body: str) -> str:
-    """What others wrote, without what would steer a terminal."""
+    """Return what others wrote, without what would steer a terminal."""
     return "".join(
         char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}"
         for char in body
@@ -275,7 +275,7 @@ def _harmless(body: str) -> str:
 
 
 def short(unix_ms: int | None) -> str:
-    """A time of these days, UTC, for a column."""
+    """Write a time of these days, UTC, for a column."""
     return moment(unix_ms)[5:] if unix_ms else "-"
 
 
@@ -291,7 +291,7 @@ def _troubled(one: Mapping[str, Any]) -> bool:
 
 
 def _standing(one: Mapping[str, Any]) -> str:
-    """How a provider stands, in a word or two."""
+    """Say how a provider stands, in a word or two."""
     state = str(one.get("state", "-"))
     if not one.get("quarantined_since_ms"):
         return state
@@ -324,7 +324,9 @@ def _stands(stands: Mapping[str, Any]) -> str:
 
 
 def _advise(found: Sequence[Mapping[str, Any]]) -> None:
-    """Each advice once, with whom it is for; on standard error, so that the table stays a table."""
+    """
+    Print each advice once, with its accounts, on standard error, so that the table stays a table.
+    """
     counts = Counter(
         (str(one.get("provider")), str(one.get("state")), str(one["advice"]))
         for one in found

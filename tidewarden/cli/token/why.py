@@ -58,7 +58,9 @@ def show(story: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def lines_of(story: Mapping[str, Any], width: int) -> list[str]:
-    """The story for a person, in lines of at most ``width`` columns where its words allow it."""
+    """
+    Write the story for a person, in lines of at most ``width`` columns where its words allow it.
+    """
     now_ms = int(story["now_ms"])
     lines = [*_wrapped(story["summary"], "", width)]
     lines += ["", f"What was answered lately (UTC; it is {moment(now_ms)} now)"]

@@ -94,7 +94,7 @@ def top(
 
 
 class Look:
-    """What is looked at, which keys change."""
+    """Says what is looked at, which keys change."""
 
     def __init__(self, by: str, sort: str, over: str, node: str, rows: int) -> None:
         self._by = by
@@ -110,14 +110,14 @@ class Look:
         self._over = OVERS.get(key, self._over)
 
     def ask(self, line: NodeLine, fit: int) -> dict[str, Any]:
-        """What a node answers; ``fit`` rows, unless so many were asked for."""
+        """Ask a node for ``fit`` rows, or for as many as the user wants."""
         words = ("BY", self._by, "SORT", self._sort, "OVER", self._over, "NODE", self._node)
         found: dict[str, Any] = line.call("R.TRAFFIC", *words, "TOP", min(fit, self._rows or fit))
         return found
 
 
 def print_once(report: dict[str, Any], console: Console) -> None:
-    """One table; where no terminal cuts lines, as wide as it needs to be."""
+    """Print one table; where no terminal cuts lines, as wide as it needs to be."""
     console = console if console.is_terminal else Console(width=WIDE)
     console.print(*head(report), sep="\n")
     if not report["rows"]:
@@ -133,7 +133,7 @@ class Asking:
         self._addresses = addresses
 
     def ask(self, look: Look, fit: int) -> dict[str, Any] | None:
-        """What a node answers; None: none does just now."""
+        """Ask the nodes one after the other; None: none answers just now."""
         for address in ("", *self._addresses):
             try:
                 if self._line is None:

@@ -22,7 +22,7 @@ class Keys:
         self._fd = fd
 
     def wait(self, seconds: float) -> str:
-        """The next key, or nothing when there was none for so long."""
+        """Return the next key, or nothing when there was none for so long."""
         if self._fd is None:
             select.select([], [], [], seconds)
             return ""
@@ -32,7 +32,7 @@ class Keys:
 
 @contextmanager
 def terminal_keys() -> Iterator[Keys]:
-    """Keys of the terminal that standard input is; it is as it was when this ends."""
+    """Yield the keys of the terminal on standard input, which is as before when this ends."""
     if not sys.stdin.isatty():
         yield Keys(None)
         return

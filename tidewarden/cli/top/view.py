@@ -36,17 +36,17 @@ KEYS = "sort: r b e t   by: a u v n p   m: minute, s: since start   q: leave"
 
 
 def lines_for(rows: int) -> int:
-    """How many rows of the table a terminal has room for."""
+    """Return how many rows of the table a terminal has room for."""
     return max(1, min(100, rows - LINES_AROUND))
 
 
 def render(report: Mapping[str, Any]) -> RenderableType:
-    """The whole screen."""
+    """Render the whole screen."""
     return Group(*head(report), Text(), table(report), Text(), Text(KEYS, "dim", no_wrap=True))
 
 
 def head(report: Mapping[str, Any]) -> Sequence[Text]:
-    """What is shown, and the totals."""
+    """Return the lines that say what is shown, and the totals."""
     since = "the start" if report["over"] == "start" else "a minute ago"
     first = Text("Tidewarden traffic", "bold cyan", no_wrap=True, overflow="ellipsis")
     first.append(
@@ -69,7 +69,7 @@ def head(report: Mapping[str, Any]) -> Sequence[Text]:
 
 
 def table(report: Mapping[str, Any]) -> Table:
-    """A row for each of those who send most."""
+    """Make the table: a row for each of those who send most."""
     fields = FIELDS[report["by"]]
     made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for name in fields:
@@ -88,7 +88,7 @@ def table(report: Mapping[str, Any]) -> Table:
 
 
 def figures(row: Mapping[str, Any], seconds: float) -> Sequence[Text]:
-    """A row's rates. What is not exact has a ``+`` behind it: it may have been more."""
+    """Return a row's rates. An inexact one has a ``+`` behind it: it may have been more."""
     seconds = max(1.0, seconds)
     error = row.get("error") or {}
 
@@ -109,7 +109,7 @@ def figures(row: Mapping[str, Any], seconds: float) -> Sequence[Text]:
 
 
 def rate(value: float) -> str:
-    """A number in at most six characters."""
+    """Write a number in at most six characters."""
     if value == 0:
         return "0"
     if value >= 1e5:
@@ -118,7 +118,7 @@ def rate(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes in at most seven characters."""
+    """Write bytes in at most seven characters."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000 or unit == "GB":
             break

@@ -219,7 +219,7 @@ def _print_ready(plan: FolderPlan, *, as_json: bool) -> None:
 
 
 def _print(line: str | dict[str, Any]) -> None:
-    """A line at once; a reader that went away is no reason to stop the cluster."""
+    """Print a line at once; a reader that went away is no reason to stop the cluster."""
     with contextlib.suppress(OSError):
         print(line if isinstance(line, str) else json.dumps(line), flush=True)
 

@@ -35,7 +35,7 @@ SANDBOX_MARGIN_S = 30
 
 @dataclass(frozen=True, slots=True)
 class FolderPlan:
-    """The plan of a local cluster: its folder, configuration, and numbers."""
+    """Plans a local cluster: its folder, configuration, and numbers."""
 
     data_dir: Path
     config: Config
@@ -49,7 +49,7 @@ class FolderPlan:
 
     @property
     def names(self) -> list[str]:
-        """The names ``n0 n1 …``."""
+        """Return the names ``n0 n1 …``."""
         return [f"n{number}" for number in range(self.node_total)]
 
     @property
@@ -59,11 +59,11 @@ class FolderPlan:
 
     @property
     def common_store(self) -> Path:
-        """Folder of the embedded store that all nodes share, if they do."""
+        """Return the folder of the embedded store that all nodes share, if they do."""
         return self.data_dir / "store"
 
     def own_store(self, name: str) -> Path:
-        """Folder of a node's own embedded store, if each has one."""
+        """Return the folder of a node's own embedded store, if each has one."""
         return self.folder(name) / "store"
 
     def own_store_folders(self) -> list[Path]:
@@ -88,27 +88,27 @@ class FolderPlan:
 
     @property
     def sandbox_port(self) -> int:
-        """Above the ports of all nodes: base + 90 for up to nine of them."""
+        """Return the sandbox's port, above those of all nodes: base + 90 for up to nine of them."""
         return self.config.node.base_port + max(90, 10 * self.node_total)
 
     def base_port(self, name: str) -> int:
-        """First port of a node."""
+        """Return the first port of a node."""
         return self.config.node.base_port + 10 * self.names.index(name)
 
     def address(self, name: str, above: int = 0) -> str:
-        """``host:port``, as URLs have it, of a node's base port, or of one ``above`` it."""
+        """Return ``host:port``, as URLs have it, of a node's base port, or of one ``above`` it."""
         return host_and_port(self.config.node.host, self.base_port(name) + above)
 
     def folder(self, name: str) -> Path:
-        """A node's own folder."""
+        """Return a node's own folder."""
         return self.data_dir / name
 
     def secret(self, name: str) -> str:
-        """The text of ``DATA/secrets/NAME``."""
+        """Return the text of ``DATA/secrets/NAME``."""
         return (self.data_dir / "secrets" / name).read_text("utf-8").strip()
 
     def ports(self) -> dict[int, str]:
-        """Every TCP port that must be free, and what for."""
+        """Return every TCP port that must be free, and its purpose."""
         ports: dict[int, str] = {}
         for name in self.names:
             base = self.base_port(name)
@@ -128,8 +128,8 @@ def check_ports(plan: FolderPlan) -> None:
     """
     Check that every port is free.
 
-    Raises: ConfigError: names every port that is not free, its purpose, its owner where that can be
-    seen, and the way out.
+    Raises: ConfigError: names the ports that are not, their purposes, their owners where these can
+    be seen, and the way out.
     """
     highest = max(plan.ports())
     if highest > PORT_MAX:
@@ -283,7 +283,9 @@ def write_private(path: Path, text: str) -> None:
 
 
 def to_toml(table: Mapping[str, Any], path: Sequence[str] = ()) -> str:
-    """TOML of what ``tomllib`` reads: tables, lists of tables, and values that JSON has, too."""
+    """
+    Write TOML of what ``tomllib`` reads: tables, lists of tables, and values that JSON has, too.
+    """
     lines, below = [], []
     for name, value in table.items():
         here = (*path, name)
@@ -316,7 +318,7 @@ def _make(path: Path, text: str) -> None:
 
 
 def _why_not(host: str, port: int) -> str:
-    """Why one cannot listen there; empty when one can."""
+    """Say why one cannot listen there; empty when one can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # As our servers do: connections of the last run that the kernel still remembers are no
@@ -331,7 +333,7 @@ def _why_not(host: str, port: int) -> str:
 
 
 def _holders(ports: set[int]) -> dict[int, str]:
-    """Who listens on ports, as far as Linux lets us see: ``process 12 (redis-server)``."""
+    """Name who listens on ports, as far as Linux lets us see: ``process 12 (redis-server)``."""
     sockets: dict[str, int] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in _lines(table)[1:]:

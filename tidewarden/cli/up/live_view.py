@@ -68,7 +68,7 @@ OLD_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ShownEvent:
-    """Something that happened, for a person."""
+    """Describes an event for a person."""
 
     at: str
     """Wall-clock time, ``12:00:01``."""
@@ -79,7 +79,7 @@ class ShownEvent:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node as ``up`` sees it."""
+    """Describes one node as ``up`` sees it."""
 
     name: str
     host: str
@@ -97,7 +97,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class ViewSnapshot:
-    """Everything there is to draw, at one moment."""
+    """Holds everything there is to draw, at one moment."""
 
     nodes: Sequence[NodeRow]
     tokens: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -138,7 +138,7 @@ def stores_of(nodes: Sequence[NodeRow]) -> Mapping[str, Any]:
     """
     Return the ``R.STATUS`` of the node that knows most of the stores; empty where none answers.
 
-    That is the leader, else whoever knows the newest view.
+    That is the leader, else the node that knows the newest view.
     """
     leader = leader_of(nodes)
     known = [leader] if leader and leader.status.get("members") else nodes
@@ -152,9 +152,7 @@ def primary_of(nodes: Sequence[NodeRow]) -> NodeRow | None:
 
 
 def by_time_left(expires_at_ms: Iterable[int], now_ms: int) -> dict[str, int]:
-    """
-    Counts by the life left, shortest first; 0 is that of an account which has no access token yet.
-    """
+    """Return counts by the life left, shortest first; 0: an account has no access token yet."""
     counts = dict.fromkeys((*LEFT_S, LEFT_MORE, LEFT_NONE), 0)
     for at_ms in expires_at_ms:
         left_s = (at_ms - now_ms) / 1000
@@ -204,7 +202,7 @@ def _headline(snapshot: ViewSnapshot) -> Text:
 
 
 def _nodes(nodes: Sequence[NodeRow], columns: int) -> Table:
-    """A row for each node, in as many columns as there is room for."""
+    """Make a row for each node, in as many columns as there is room for."""
     members = stores_of(nodes).get("members") or {}
     rows = [_node(node, (members.get(node.name) or {}).get("store") or {}) for node in nodes]
     widths = {name: max(len(name), *(row[name].cell_len for row in rows)) for name in COLUMNS}
@@ -240,7 +238,7 @@ def _node(node: NodeRow, store: Mapping[str, Any]) -> dict[str, Text]:
 
 
 def _store(node: NodeRow, store: Mapping[str, Any]) -> Text:
-    """What a node's own store is to the others; ``store``: as ``R.STATUS`` says of it."""
+    """Word what a node's own store is to the others; ``store``: as ``R.STATUS`` says of it."""
     role = str(store.get("role") or "")
     if node.store_pid is None:
         return Text("down", style="red")
@@ -294,7 +292,7 @@ def _tokens(snapshot: ViewSnapshot, columns: int) -> list[Text | Table]:
 
 
 def _providers(stats: Mapping[str, Mapping[str, Any]]) -> list[Text]:
-    """A line for each provider that is in trouble, those first whose accounts suffer most."""
+    """Make a line for each provider in trouble, those first whose accounts suffer most."""
     troubled = [(name, one) for name, one in stats.items() if _troubled(one)]
     troubled.sort(key=lambda pair: -int(pair[1].get("failing", 0)))
     lines = [
@@ -318,7 +316,7 @@ def _troubled(stands: Mapping[str, Any]) -> bool:
 
 
 def _stands(stands: Mapping[str, Any]) -> str:
-    """How a provider that is in trouble stands; what it is comes behind."""
+    """Word how a provider in trouble stands, so that its error can follow."""
     if stands.get("state", "answers") != "answers":
         return f"is {stands['state']}{_since(stands)}, next try {_clock(stands.get('next_ms'))}: "
     since = _clock(stands["quarantined_since_ms"])
@@ -330,7 +328,7 @@ def _since(stands: Mapping[str, Any]) -> str:
 
 
 def _clock(unix_ms: int | None) -> str:
-    """A time of day, as the events' are."""
+    """Write a time of day, as the events have it."""
     return (
         datetime.fromtimestamp(unix_ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
         if unix_ms
@@ -394,7 +392,7 @@ def _hints(snapshot: ViewSnapshot) -> list[Text]:
 
 
 def _host_hint(nodes: Sequence[NodeRow]) -> dict[str, str]:
-    """How to lose the primary's whole host; nothing where all nodes share a store."""
+    """Say how to lose the primary's whole host; nothing where all nodes share a store."""
     if not any(node.own_store for node in nodes):
         return {}
     primary = primary_of(nodes)

@@ -48,7 +48,7 @@ class NotReady(Error):
 
 
 class LocalCluster:
-    """Everything that one ``tidewarden up`` runs."""
+    """Runs everything of one ``tidewarden up``."""
 
     def __init__(
         self, plan: FolderPlan, clock: Clock, on_event: OnEvent, node_argv: Argv | None = None
@@ -157,8 +157,7 @@ class LocalCluster:
 
     async def _admit(self, group: asyncio.TaskGroup) -> None:
         """
-        Let those join that the folder has not had before, or that have left, and start whoever does
-        not run yet.
+        Let nodes join that are new to the folder or have left, and start those that do not run.
         """
         members = await self._members()
         for name in self.plan.names:
@@ -194,8 +193,9 @@ class LocalCluster:
 
     async def _stop(self) -> None:
         """
-        Nodes first, so that what they have under way can still be stored; then the sandbox, then
-        the stores.
+        Stop the nodes, then the sandbox, then the stores.
+
+        Nodes come first, so that what they have under way can still be stored.
         """
         if self.nodes:
             self.tell("up", "stopping the nodes")

@@ -36,13 +36,13 @@ class NotResized(Error):
 
 
 def settled(plan: FolderPlan) -> list[str]:
-    """The nodes of the plan that have taken part before; empty at a first start."""
+    """List the nodes of the plan that have taken part before; empty at a first start."""
     return [name for name in plan.names if (plan.folder(name) / MARKER).exists()]
 
 
 def surplus(plan: FolderPlan) -> list[str]:
     """
-    The nodes that took part before and are not in the plan.
+    List the nodes that took part before and are not in the plan.
 
     Raises: ConfigError: those that stay are no majority of all, so they could not let the others
     go.
@@ -72,7 +72,7 @@ def surplus(plan: FolderPlan) -> list[str]:
 
 
 def forget(plan: FolderPlan, name: str) -> None:
-    """A node has left: its votes are over, and should it come back it is a newcomer."""
+    """Forget a node that has left: its votes are over, and should it come back it is a newcomer."""
     for file in (MARKER, *JOURNALS):
         (plan.data_dir / name / file).unlink(missing_ok=True)
 
@@ -84,7 +84,7 @@ def settle(plan: FolderPlan) -> None:
 
 
 def members(plan: FolderPlan) -> set[str]:
-    """The members as a node that serves knows them; empty as long as none does."""
+    """Return the members as a node that serves knows them; empty as long as none does."""
     for name in plan.names:
         try:
             status: Mapping[str, Any] = _ask(plan, name, "R.STATUS")

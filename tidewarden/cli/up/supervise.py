@@ -27,7 +27,7 @@ Tell = Callable[[str, str], None]
 
 class Child:
     """
-    One process that is started again, five seconds after it ended, until :meth:`run` is cancelled.
+    Runs one process, again five seconds after it ended, until :meth:`run` is cancelled.
 
     Args:
         name: what events call it.
@@ -62,7 +62,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs."""
+        """Return the process id while it runs."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def run(self) -> None:
@@ -114,7 +114,7 @@ class Child:
             kill_group(self._process)
 
     def last_words(self) -> str:
-        """The end of what it printed: why it ended, usually."""
+        """Return the end of what the process printed: why it ended, usually."""
         with contextlib.suppress(OSError):
             lines = self.output.read_bytes()[-4096:].decode(errors="replace").strip().splitlines()
             return " / ".join(line.strip() for line in lines[-3:]) or "it said nothing"
@@ -150,7 +150,7 @@ class Child:
 
 
 async def _answers(http: aiohttp.ClientSession, url: str) -> tuple[bool, str]:
-    """Whether it serves, and why not, if it says so."""
+    """Return whether the node serves, and why not, if it says so."""
     try:
         async with http.get(url) as answer:
             if answer.status == 200:

@@ -99,7 +99,7 @@ class AccountTokens:
 
 
 def own_client() -> Client:
-    """Return the client of this process for those who gave none."""
+    """Return the client of this process for account tokens that were given none."""
     with _lock:
         pid = os.getpid()
         if (client := _own.get(pid)) is None:

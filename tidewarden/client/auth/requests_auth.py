@@ -76,7 +76,7 @@ class RequestsTokenAuth(AuthBase):
 
 
 def _place(body: object) -> int | None:
-    """From where a body is to be sent again. None: it cannot be."""
+    """Return from where a body is to be sent again. None: it cannot be."""
     if isinstance(body, str | bytes):
         return 0
     tell = getattr(body, "tell", None)

@@ -92,7 +92,7 @@ class TokenCache:
         return found if found.generation > refused.generation else None
 
     def _flight(self, account: str, newer: int) -> asyncio.Task[Token]:
-        """The request that is under way, or a new one."""
+        """Return the request that is under way, or a new one."""
         return self._flights.get((account, newer)) or self._fly(account, newer)
 
     def _fly(self, account: str, newer: int) -> asyncio.Task[Token]:
@@ -117,7 +117,7 @@ class TokenCache:
             raise
 
     def _look(self, account: str) -> None:
-        """Ask the cluster, beside those who use the kept token."""
+        """Ask the cluster, while others use the kept token."""
         if len(self._flights) < LOOKS_MAX:
             self._fly(account, 0).add_done_callback(lambda done: self._looked(account, done))
 

@@ -19,7 +19,7 @@ STALLS_KEPT = 256
 
 class AwakeTime:
     """
-    Knows when the loop stood still, from whoever looks at short intervals and says so.
+    Knows when the loop stood still, from parts that look at short intervals and say so.
 
     A host that swaps, or is moved while it lives, stops a process again and again. Then no silence
     begins anew with each stop: what was heard awake counts on.

@@ -2,7 +2,7 @@
 Decides which store takes over, on the node that leads Raft.
 
 Pure: no socket, no clock; it is given the time. What it returns is a command of
-:mod:`tidewarden.raft.store_facts`, whose own conditions keep it safe: whoever fits has every
+:mod:`tidewarden.raft.store_facts`, whose own conditions keep it safe: a store that fits has every
 acknowledged write, so the order here only saves time, and data on hosts whose disks stalled.
 """
 
@@ -75,18 +75,12 @@ class Candidate(NamedTuple):
 
     @property
     def restarted(self) -> bool:
-        """Whether it continues the member, instead of being it."""
+        """Return whether the store continues the member after a restart, instead of being it."""
         return self.old != self.report.incarnation
 
     @property
     def rank(self) -> tuple[bool, bool, int, int, int]:
-        """
-        The greatest takes over.
-
-        A store that did not restart comes first: with ``everysec`` and a disk that stalls, one that
-        was killed may have lost what it had acknowledged. Then who stays, then who came furthest: a
-        follower that is ahead of the winner needs a full sync.
-        """
+        """Return the candidate's rank: the greatest takes over."""
         report = self.report
         return not self.restarted, report.stays, report.view, report.offset, report.seq
 
@@ -124,7 +118,7 @@ def highest_view(stores: Stores, chosen: StoreReport) -> int:
     """
     Return the greatest view in data of the chosen store's history.
 
-    A store follows nobody of a lower view than its own data's. One of another history keeps its
+    A store follows no other of a lower view than its own data's. One of another history keeps its
     data until somebody gives them up, or chooses between them.
     """
     return max(one.view for one in stores.reports.values() if one.founding == chosen.founding)
@@ -184,7 +178,7 @@ def _names(nodes: frozenset[str] | set[str] | list[str]) -> str:
 
 @dataclass(slots=True)
 class Election:
-    """Remembers, during one term of the Raft leader, since when who cannot take over."""
+    """Remembers, during one term of the Raft leader, since when each store cannot take over."""
 
     began_s: float
     """When this node began to lead; a node that was never heard is silent since then."""
@@ -280,7 +274,9 @@ class Election:
     def _replace(
         self, stores: Stores, trouble: str, silent: bool, now_s: float, word: str | None
     ) -> Choice:
-        """``trouble``: why the primary must be replaced; ``silent``: it was not heard for long."""
+        """
+        Choose another primary where ``trouble`` says why; ``silent``: it was not heard for long.
+        """
         if not trouble:
             self._troubled_s = self._unfit_s = None
             return Choice()
@@ -340,7 +336,9 @@ def _hopes(stores: Stores) -> set[str]:
 
 
 def _follow_still(stores: Stores, able: list[Candidate]) -> bool:
-    """Whether a candidate may still receive something: its report is older than the trouble."""
+    """
+    Return whether a candidate may still receive something: its report is older than the trouble.
+    """
     primary = ".".join(stores.facts.primary_member)
     return any(one.report.follows == primary for one in able)
 
@@ -405,7 +403,7 @@ def _loss(stores: Stores, members: frozenset[str]) -> str:
 
 def _lost_its_data(stores: Stores, node: str, word: str | None) -> bool:
     """
-    Whether a store came back empty, or with other data than those that an operator chose.
+    Return whether a store came back empty, or with other data than those that an operator chose.
 
     A member that lost its disk, or did not mount it, has nothing of what it acknowledged.
     """

@@ -133,7 +133,7 @@ class Follower:
         return look
 
     def _say_kept(self, place: Path, missed: bool) -> None:
-        """Say what was set aside: a warning only where somebody may miss it."""
+        """Say what was set aside: a warning only where it may be missed."""
         said = f"data that {self._member.name}'s store alone had were set aside in {place}"
         if missed:
             self._on_event(
@@ -195,7 +195,11 @@ class Follower:
     async def _follow(
         self, facts: StoreFacts, look: StoreLook, address: str, missed: bool | None
     ) -> None:
-        """``missed``: whether its diverged data may be missed; None: they have not diverged."""
+        """
+        Let the store follow the primary; set its diverged data aside first.
+
+        ``missed``: whether the diverged data may be missed; None: they have not diverged.
+        """
         if missed is not None and look.data is not None:
             await asyncio.to_thread(
                 discarded.set_aside,
@@ -281,8 +285,8 @@ def _may_be_missed(facts: StoreFacts, data: StoreData | None, primary: StoreRepo
     """
     Return whether diverged data may have what was acknowledged, and the primary has not.
 
-    Whoever took over in order had every acknowledged write, so what diverged was never confirmed.
-    It is otherwise before a last resort, and with data of another history.
+    A store that took over in order had every acknowledged write, so what diverged was never
+    confirmed. It is otherwise before a last resort, and with data of another history.
     """
     if data is None or primary is None:
         return True

@@ -67,7 +67,7 @@ class LastResort:
 
     async def confirm(self) -> str:
         """
-        Note that somebody knows of the loss, and return what it was.
+        Note that an operator knows of the loss, and return what it was.
 
         Raises: NoLeader, Timeout.
         """

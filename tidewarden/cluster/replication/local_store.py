@@ -36,7 +36,7 @@ class LocalStore:
     Looks at one store, and gives it its role.
 
     Orders go over one connection, one after the other, each behind a look: see
-    :class:`ControlLink`. Whoever calls decides; nothing is decided here.
+    :class:`ControlLink`. Its callers decide; nothing is decided here.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class LocalStore:
         """
         Make it the primary of ``view``, and let clients in.
 
-        The scripts are there before anybody comes: each link of each node would send them. Nobody
-        needs them, so a store that refuses them is opened all the same.
+        The scripts are there before any client comes: each link of each node would send them.
+        Nobody needs them, so a store that refuses them is opened all the same.
 
         Raises: StoreDown: it refused, or did not answer; look again before anything else.
         """
@@ -118,7 +118,11 @@ class LocalStore:
         await self._order(LET_IN)
 
     async def demote(self) -> None:
-        """Make a replica of nobody of it, and end its clients' connections. Raises: StoreDown."""
+        """
+        Demote the store to a replica of nobody, and end its clients' connections.
+
+        Raises: StoreDown.
+        """
         await self._order(
             ("REPLICAOF", *NOBODY),
             ("ACL", "SETUSER", "default", "off"),
@@ -126,7 +130,7 @@ class LocalStore:
         )
 
     async def detach(self) -> None:
-        """Have it follow nobody. Raises: StoreDown."""
+        """Have the store follow nobody. Raises: StoreDown."""
         await self._order(("REPLICAOF", *NOBODY))
 
     async def follow(self, host: str, port: int) -> None:
@@ -143,12 +147,14 @@ class LocalStore:
         lineage.clear_syncing(self.folder)
 
     def was_syncing(self) -> bool:
-        """Whether its data have been about to be replaced since they were noted to be whole."""
+        """
+        Return whether the store was about to replace its data since they were noted to be whole.
+        """
         return (self.folder / lineage.MARKER).exists()
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection: a store that ended has closed it."""
+        """Return whether there is a connection: a store that ended has closed it."""
         return self._link.connected
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """
 Decides what a node does next with its own store.
 
-Pure. By the facts, read through Raft's quorum at least once since the node's start, by a look at
-the store, and by what the primary's node reports of its own.
+Pure. It decides by the facts, read through Raft's quorum at least once since the node's start, by a
+look at the store, and by what the primary's node reports of its own.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class Stay(NamedTuple):
 
 
 class Promote(NamedTuple):
-    """Makes it the primary of the facts' view."""
+    """Makes the store the primary of the facts' view."""
 
 
 class LetIn(NamedTuple):
-    """Lets clients in: it is open, but whoever opened it did not come to that."""
+    """Lets clients in: the store is open, but the process that opened it did not come to that."""
 
 
 class Demote(NamedTuple):
-    """Makes a replica of nobody of a primary, and ends its clients' connections."""
+    """Demotes the primary and disconnects its clients."""
 
 
 class Detach(NamedTuple):
-    """Lets it follow nobody: it acknowledges nothing of an older view from here on."""
+    """Lets the store follow nobody: it acknowledges nothing of an older view from here on."""
 
 
 class Follow(NamedTuple):
-    """Lets it follow the primary."""
+    """Lets the store follow the primary."""
 
     address: str
     """``host:port``, as the primary's node reports it."""
@@ -63,8 +63,8 @@ def next_step(
     """
     Return what to do next with the store of the node ``own``.
 
-    ``primary``: what the primary's node reports. ``followed``: the view in which this process let
-    the store follow whom it follows (0: a process before it did), and whether that address is the
+    ``primary``: what the primary's node reports. ``followed``: the view in which this process gave
+    the store its primary (0: an earlier process did), and whether the store's address for it is the
     one that the primary reports now. ``let_in``: whether this process knows that clients are let
     in.
     """
@@ -141,7 +141,7 @@ def _as_another(
 
 def _diverged(own: str, facts: StoreFacts, data: StoreData, primary: StoreReport) -> bool:
     """
-    Whether data may have what the primary's have not.
+    Return whether data may have what the primary's have not.
 
     They may where they are of another history, were written here, or were there before a primary
     was chosen of which it is not known that it had everything.

@@ -1,7 +1,7 @@
 """
 Leads the links of a member to the store that takes the writes.
 
-By the facts of Raft and the nodes' reports, so nobody has to be asked.
+It goes by the facts of Raft and the nodes' reports, so no node has to be asked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ReplicatedPrimary:
     """
 
     def __init__(self, name: str, pace: float = 1.0) -> None:
-        """``name``: what has the primary, in messages; ``pace``: Raft's."""
+        """Name in messages, as ``name``, what has the primary; ``pace`` is Raft's."""
         self.name = name
         self._find_s = FIND_S * max(1.0, pace)
         self.fault = ""
@@ -44,7 +44,7 @@ class ReplicatedPrimary:
         """
         Note where the primary is open now; ``url`` is empty while there is none, ``why`` says why.
 
-        Whoever follows is told of another URL. While there is none nobody is: their connections
+        Each follower is told of another URL. While there is none no follower is: their connections
         may serve on, or end by themselves.
         """
         with self._lock:

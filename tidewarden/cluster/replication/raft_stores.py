@@ -21,31 +21,31 @@ class RaftStores(Protocol):
     """Called in the loop when facts, voters, who has ended or any report's content changed."""
 
     def is_leader(self) -> bool:
-        """Whether this node believes that it leads Raft."""
+        """Return whether this node believes that it leads Raft."""
 
     def leader(self) -> str | None:
-        """Name of the member that leads; None when this node knows of none."""
+        """Return the member that leads; None when this node knows of none."""
 
     def seats(self) -> Mapping[str, MemberView]:
-        """Every member as this one knows it, by name."""
+        """Return every member as this one knows it, by name."""
 
     def voters(self) -> frozenset[str]:
-        """The members that vote."""
+        """Return the members that vote."""
 
     def ended(self) -> frozenset[str]:
-        """The members whose processes are known to have ended."""
+        """Return the members whose processes are known to have ended."""
 
     def quorum_fault(self) -> str:
-        """Who is missing for a majority of the members, for people; empty: one can be heard."""
+        """Say to people which members a majority lacks; empty: a majority can be heard."""
 
     def store_facts(self) -> StoreFacts:
-        """The facts as applied here, which may be old."""
+        """Return the facts as applied here, which may be old."""
 
     async def look_stores(self) -> StoreFacts:
         """
-        The facts, no older than this call.
+        Return the facts, no older than this call.
 
-        Raises: NoLeader, Timeout: nobody could say.
+        Raises: NoLeader, Timeout: no member could say.
         """
 
     async def store_command(self, command: tuple[Any, ...]) -> StoreFacts:
@@ -59,4 +59,6 @@ class RaftStores(Protocol):
         """Have all members told what this node says of its own store; ``now``: at once."""
 
     def store_reports(self) -> dict[str, tuple[float, tuple[Any, ...]]]:
-        """When each node was heard last (monotonic seconds), and its report; own included."""
+        """
+        Return when each node was heard last (monotonic seconds), and its report; own included.
+        """

@@ -73,8 +73,10 @@ class Replication:
         recover_s: float = 0.0,
     ) -> None:
         """
+        Supervise no store, but decide its role.
+
         Args:
-            folder: of this node's store, which runs, or is about to, whoever supervises it.
+            folder: of this node's store, which another part runs, or is about to.
             address: ``host:port`` at which other nodes reach it.
             duties: keep this node's part going.
             library: the scripts that the store has as the primary, for ``FUNCTION LOAD``.
@@ -92,7 +94,7 @@ class Replication:
         """Whether the facts were read through Raft's quorum since the start."""
         self._leaving = self._stopping = False
         self._store_stops = ""
-        """The start of the store that whoever runs it is about to stop; empty: none is."""
+        """The start of the store that is about to be stopped; empty: none is."""
         self._preparing: asyncio.Task[None] | None = None
         self._told: object = None
         self._said: StoreReport | None = None
@@ -210,7 +212,7 @@ class Replication:
                     await self._changed.wait()
 
     def _can_leave(self, facts: StoreFacts) -> bool:
-        """Whether the primary can do without this store, and has not said so yet."""
+        """Return whether the primary can do without this store, and has not said so yet."""
         name, voters = self._member.name, self._member.voters()
         if name not in facts.nodes_in_sync or facts.primary == name:
             return False
@@ -297,12 +299,12 @@ class Replication:
         self._member.say_store(report.plain(), now)
 
     def _yields(self, why: str) -> None:
-        """The set cannot be kept here."""
+        """Ask that another store be the primary: the set cannot be kept here."""
         _event(f"{self._member.name} asks that another store be the primary: {why}")
         self._woken.set()
 
     def _on_stores(self) -> None:
-        """Facts, voters or a report changed."""
+        """Take in that facts, voters or a report changed."""
         self.seen.look()
         self._tell_finder()
         reports = self._chooser.reports()
@@ -369,7 +371,11 @@ class Replication:
         return await self._last_resort.recover(node, begin_empty)
 
     async def confirm(self) -> str:
-        """Note that somebody knows of the loss; return what it was. Raises: NoLeader, Timeout."""
+        """
+        Note that an operator knows of the loss; return what it was.
+
+        Raises: NoLeader, Timeout.
+        """
         return await self._last_resort.confirm()
 
     async def discarded(self) -> list[dict[str, Any]]:

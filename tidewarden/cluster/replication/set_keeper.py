@@ -6,8 +6,8 @@ writes what :meth:`SetKeeper.opens` returns to the store, reads the replication 
 then the replicas' acknowledgements, and hands both to :meth:`SetKeeper.round`.
 
 Why it is safe: what is written is never less than the committed set and whatever was proposed and
-may yet be committed. An answer waits for all that stood there when it was marked, so whoever is in
-the committed set, now or later, has it.
+may yet be committed. An answer waits for all that stood there when it was marked, so every member
+of the committed set, now or later, has it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class KeeperTimes:
     member_s: float = 0.4
     """A member that has not acknowledged for so long is taken out."""
     fresh_s: float = 0.2
-    """Who is to be taken in has acknowledged so lately, and acknowledges the next round in this."""
+    """A candidate must have acknowledged within this, and must acknowledge the next round in it."""
     propose_s: float = 1.0
     """A proposal of which nothing is heard is made again after this."""
     yield_s: float = 1.0
     """Without a complete round for so long, another store had better be primary."""
     retry_s: float = 1.0
-    """Who was taken back is tried again after this, then after twice as long, up to 16 times."""
+    """A rejected candidate is tried again after this, then after twice as long, up to 16 times."""
 
     @classmethod
     def at(cls, pace: float) -> KeeperTimes:
@@ -84,7 +84,7 @@ class Pending:
     """Of the facts that it is a change of."""
     began_s: float
     joins: StoreMember | None = None
-    """Who is to be taken in, while it was not proposed; it may be taken back until then."""
+    """The candidate, until it is proposed; it may be taken back until then."""
     offset: int | None = None
     """Where ``joins`` has to come: behind the first round that named it."""
     proposed_s: float | None = None
@@ -171,7 +171,7 @@ class SetKeeper:
 
     def unanswered(self, command: tuple[Any, ...]) -> None:
         """
-        Note that nobody will say what became of a proposal: Raft has no leader, or another.
+        Note that no answer to a proposal will come: Raft has no leader, or another.
 
         The next round makes it again, for it is the same; it may be committed yet.
         """
@@ -187,7 +187,9 @@ class SetKeeper:
 
     @property
     def pending(self) -> str:
-        """The set that was proposed or is about to be, as text; empty: no change is under way."""
+        """
+        Return the set that was proposed or is about to be, as text; empty: no change is under way.
+        """
         return set_text(self._pending.members) if self._pending else ""
 
     # What the data say.
@@ -200,7 +202,7 @@ class SetKeeper:
         return written_set(facts, voters, proposed, found)
 
     def _is_inherited(self, facts: StoreFacts) -> bool:
-        """Whether a proposal of a process before this one may yet be committed."""
+        """Return whether a proposal of a process before this one may yet be committed."""
         if self.found is None:
             return False
         if self._inherited is None:
@@ -222,9 +224,9 @@ class SetKeeper:
         offset: int,
     ) -> frozenset[StoreMember]:
         """
-        Note who acknowledged this round, and return the members that are to be taken out.
+        Note which members acknowledged this round, and return the members that are to be taken out.
 
-        Silence counts from the last success, but a pause of the rounds themselves is nobody's
+        Silence counts from the last success, but a pause of the rounds themselves is no member's
         silence: at the first miss at most the time of a quick round has passed. Who was attached
         and is not is silent at once: its end of the link was closed, as that of a process that died
         is, and that of one which is stopped, slow or cut off is not.
@@ -323,7 +325,7 @@ class SetKeeper:
     def _await_join(
         self, pending: Pending, now_s: float, acks: Mapping[StoreMember, int], offset: int
     ) -> None:
-        """See whether who is to be taken in has come behind the round that named it first."""
+        """See whether the candidate has caught up with the round that named it first."""
         joins = pending.joins
         assert joins is not None
         if pending.offset is None:

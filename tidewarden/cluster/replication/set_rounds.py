@@ -77,14 +77,15 @@ class SetRounds:
 
     @property
     def pending(self) -> str:
-        """The set that is about to be, or was proposed; empty: no change is under way."""
+        """Return the set that is about to be, or was proposed; empty: no change is under way."""
         return self._keeper.pending if self._keeper and self._serves else ""
 
     def serve(self, member: StoreMember, view: int, data: StoreData, *, opened_here: bool) -> None:
         """
         Note that the store is open as the primary of ``view``, at each look; rounds begin or go on.
 
-        ``opened_here``: this process opened the view, so nobody can have proposed anything before.
+        ``opened_here``: this process opened the view, so no process can have proposed anything
+        before.
         """
         keeper = self._keeper
         if keeper is None or keeper.member != member or keeper.view != view:
@@ -111,7 +112,7 @@ class SetRounds:
         self._wake.set()
 
     def attached(self, replicas: frozenset[tuple[str, ...]]) -> None:
-        """Note who is attached, at each look; one that came or went wakes a round."""
+        """Note which stores are attached, at each look; one that came or went wakes a round."""
         if self._attached != replicas:
             self._wake.set()
         self._attached = replicas
@@ -223,7 +224,7 @@ class SetRounds:
         offset: int,
     ) -> None:
         """
-        Have the store refuse writes while nobody follows, from the first whole round on.
+        Have the store refuse writes while no store follows, from the first whole round on.
 
         It limits what ``one`` loses on the minority side of a cut, and is no fence. A promotion
         begins without: the first write would be refused.

@@ -29,7 +29,7 @@ class StoreChange(NamedTuple):
 
     @property
     def is_unclean(self) -> bool:
-        """Whether acknowledged writes may be missing from now on."""
+        """Return whether acknowledged writes may be missing from now on."""
         return self.kind == RECOVERED
 
 

@@ -67,12 +67,12 @@ class StoreLook:
 
     @property
     def follows_nobody(self) -> bool:
-        """Whether it is a replica of nobody."""
+        """Return whether the store is a replica of nobody."""
         return self.role == "slave" and self.place == NOBODY
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of its data are in its hands, and on their way to its disk."""
+        """Return whether the store has all of its data, and they are on their way to its disk."""
         arrives = self.role == "slave" and (self.syncing or not self.link_up)
         return not (self.loading or self.rewriting or arrives)
 

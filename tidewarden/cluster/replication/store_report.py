@@ -56,7 +56,7 @@ class StoreReport:
 
     @property
     def acted_on(self) -> tuple[Any, ...]:
-        """What other nodes act on at once; the rest changes with every look at the store."""
+        """Return what other nodes act on at once; the rest changes with every look at the store."""
         return (
             self.incarnation,
             self.loading,
@@ -72,7 +72,7 @@ class StoreReport:
 
     @property
     def stays(self) -> bool:
-        """Whether its node goes on, so that the store is better for a primary than others."""
+        """Return whether the store's node goes on, so that it is a better primary than others."""
         return not (self.leaving or self.stopping)
 
 

@@ -14,12 +14,12 @@ class StoreRoute:
     """Knows how this node and its store reach a store at ``host:port``."""
 
     def __init__(self, node: Node, folder: Path) -> None:
-        """``folder``: of this node's own store."""
+        """Lead to this node's own store, which lies in ``folder``."""
         self._node, self._folder = node, folder
 
     def place(self, address: str) -> tuple[str, int]:
         """
-        Return whom this node's store is to follow, to follow the one at ``address``.
+        Return the place that this node's store is to follow to follow the one at ``address``.
 
         Raises: StoreDown: it is no address, or this store's tunnel does not run.
         """
@@ -39,7 +39,7 @@ class StoreRoute:
             tunnel.write_upstream(self._folder, address)
 
     def leads(self, place: tuple[str, int], address: str) -> bool:
-        """Return whether who follows ``place`` follows the store at ``address``."""
+        """Return whether a store that follows ``place`` follows the one at ``address``."""
         if not address:
             return False
         try:

@@ -285,7 +285,7 @@ class StoreStatus:
         }
 
     def _missing(self, facts: StoreFacts, voters: frozenset[str]) -> str:
-        """Why each store that is missing is."""
+        """Say why each store that is missing is."""
         copies = self.copies()
         told = [
             f"{node}: {copies[node]['why'] or 'it is about to be added'}"

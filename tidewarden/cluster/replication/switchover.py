@@ -36,7 +36,7 @@ LOOK_S = 0.002
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Says from whom to whom the primary goes."""
+    """Says from which node to which the primary goes."""
 
     facts: StoreFacts
     to: StoreMember

@@ -59,8 +59,9 @@ class HoldLimit:
 
     def _pays(self, session: Session) -> bool:
         """
-        Whether a look may find something: a consumer that is refused and asks again costs the store
-        one a second.
+        Return whether a look may find something.
+
+        A consumer that is refused and asks again costs the store one look a second.
         """
         taken = len(session.held) - session.ran
         return (

@@ -57,7 +57,9 @@ class LostTakes:
         self.released = 0
 
     def lost(self, shard: Shard) -> None:
-        """The answer of a take in this shard was lost, or what gives a task back there."""
+        """
+        Look for leases in this shard: the answer of a take there, or of what gives back, was lost.
+        """
         if shard in self._looks:
             self._further[shard].set()
             return
@@ -93,7 +95,9 @@ class LostTakes:
 
     async def _release(self, shard: Shard, holder: str, further: asyncio.Event) -> None:
         """
-        A process that registered anew holds nothing any more: the leader ends the former boot's.
+        Release what this process holds unknowingly, unless it has registered anew.
+
+        Then it holds nothing any more: the leader ends the former boot's leases.
         """
         before = self.released
         # What was answered before this list was has reached its session or its take, or waits for
@@ -126,7 +130,7 @@ class LostTakes:
 
     async def _end(self, shard: Shard, leases: Sequence[tuple[str, int]]) -> int:
         """
-        How many ran still.
+        Release leases that no session knows of; returns how many ran still.
 
         An ack of one of them that was added before, and is not sent yet, goes first: then nothing
         is found.
@@ -139,8 +143,9 @@ class LostTakes:
 
     async def _list(self, shard: Shard, holder: str, own: str = "") -> list[tuple[str, int]]:
         """
-        What the holder has in this shard at one moment after the store is back; with ``own``, what
-        stands under that uuid instead.
+        List the holder's leases in this shard at one moment after the store is back.
+
+        With ``own``, list those that stand under that uuid instead.
         """
         found: list[tuple[str, int]] = []
         seen, more = 0, True
@@ -161,9 +166,7 @@ class LostTakes:
         return found
 
     def known(self, shard: Shard) -> set[tuple[str, int]]:
-        """
-        Every lease in the shard's queue that somebody of this process knows of, by id and number.
-        """
+        """Return every lease in the shard's queue that this process knows of, by id and number."""
         known = {
             (task_id, lease) for queue, task_id, lease in self._arriving() if queue == shard.queue
         }

@@ -18,7 +18,7 @@ from tidewarden.queue.task import Taken
 
 
 class SessionWait(Protocol):
-    """A take or an acquire that waits for its session, and ends with it."""
+    """Is a take or an acquire that waits for its session, and ends with it."""
 
     def cancel(self) -> None:
         """End it: the connection has gone."""
@@ -38,7 +38,7 @@ _numbers = itertools.count(1)
 
 class Shared:
     """
-    A shared session, as this node sees it.
+    Describes a shared session, as this node sees it.
 
     ``SESSION`` made it, and connections here and on other nodes share it.
 
@@ -61,7 +61,7 @@ class Shared:
 
 class Session:
     """
-    One connection as a consumer.
+    Keeps what one connection holds as a consumer.
 
     ``held[(queue, id)]`` is of what it took.
 
@@ -103,12 +103,12 @@ class Session:
 
     @property
     def uuid(self) -> str:
-        """The uuid that the leases stand under; "" while they are the connection's own."""
+        """Return the uuid that the leases stand under; "" while they are the connection's own."""
         return self.own if self.shared is None else self.shared.uuid
 
     def hold(self, tasks: Sequence[Taken], now_ms: int, now: float = 0.0) -> None:
         """
-        The session holds these from now on. ``now_ms``: the store's clock; ``now``: the loop's.
+        Note that the session holds these tasks. ``now_ms``: the store's clock; ``now``: the loop's.
 
         Where a shared session owns the leases, a connection that knows of many forgets what has
         ended: nothing hangs on it.
@@ -119,7 +119,7 @@ class Session:
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds as many tasks by itself as one connection may."""
+        """Return whether the session holds as many tasks by itself as one connection may."""
         return len(self.held) >= HELD_MAX and self.shared is None
 
     def _forget(self, added: int, now_ms: int) -> None:
@@ -128,7 +128,9 @@ class Session:
                 del self.held[name]
 
     def drop(self, queue: str, task_id: str, lease: int) -> Held | None:
-        """The lease is over; what was known of it, ``None`` when it was not held here."""
+        """
+        Forget a lease that is over; returns what was known of it, ``None``: it was not held here.
+        """
         entry = self.held.get((queue, task_id))
         if entry is None or entry[0] != lease:
             return None
@@ -137,7 +139,7 @@ class Session:
 
 
 def gone(shared: Shared) -> NotFound:
-    """What is said to those who would take under a session that has ended."""
+    """Make the error for takes under a session that has ended."""
     return NotFound(
         f"the session {UUID(shared.uuid)} has ended; what it held is ready again. SESSION makes a"
         " new one"

@@ -27,7 +27,7 @@ class SessionCounts:
             self._limit.check(user)
 
     def attached(self, uuid: str, user: str) -> None:
-        """A connection of this node is in the session."""
+        """Count the session for the user: a connection of this node is in it."""
         if (end := self._ends.pop(uuid, None)) is not None:
             end.cancel()
         if uuid not in self._users:
@@ -35,14 +35,14 @@ class SessionCounts:
             self._limit.add(user)
 
     def left(self, uuid: str, grace_ms: int) -> None:
-        """No connection of this node is in it, and it lasts for so long."""
+        """Count the session for so long yet: no connection of this node is in it."""
         if uuid in self._users:
             if (end := self._ends.pop(uuid, None)) is not None:
                 end.cancel()
             self._ends[uuid] = self._loop.call_later(grace_ms / 1000, self.ended, uuid)
 
     def ended(self, uuid: str) -> None:
-        """It is no more, or another node's."""
+        """Count the session no more: it has ended, or is another node's."""
         if (end := self._ends.pop(uuid, None)) is not None:
             end.cancel()
         if (user := self._users.pop(uuid, None)) is not None:

@@ -25,8 +25,8 @@ class SessionExpiry:
     """
     Ends shared sessions.
 
-    A session's end is three steps, each safe to repeat: the record says that it has ended, so
-    that nobody joins it any more; its leases end, shard by shard; the record goes.
+    A session's end is three steps, each safe to repeat: the record says that it has ended, so that
+    no connection joins it any more; its leases end, shard by shard; the record goes.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class SessionExpiry:
 
     @property
     def running(self) -> int:
-        """Graces that run here."""
+        """Return how many graces run here."""
         return len(self._graces)
 
     def end_in(self, left_ms: int, uuid: str, number: int) -> None:
         """
-        Its grace ends in ``left_ms``, unless somebody joins it before.
+        End the session's grace in ``left_ms``, unless a connection joins it before.
 
-        Only the latest one is waited for: who leaves and joins for an hour leaves no more behind
-        than who does so once.
+        Only the latest end is waited for: a consumer that leaves and joins for an hour leaves no
+        more behind than one that does so once.
         """
         if (former := self._graces.get(uuid)) is not None:
             if former[0] > number:
@@ -90,7 +90,7 @@ class SessionExpiry:
         return True
 
     async def release(self, uuid: str, places: list[Sequence[str]]) -> None:
-        """What it holds in these shards, each a queue and a number, is ready again."""
+        """Release what the session holds in these shards, each a queue and a number."""
         await asyncio.gather(
             *(self._release_in(uuid, queue, int(index)) for queue, index in places)
         )
@@ -146,8 +146,7 @@ class SessionExpiry:
 
 def _place_of(raw: bytes) -> Sequence[str] | None:
     """
-    A queue and the number of its shard; None, and a line in the log, for what nobody can read as
-    that.
+    Parse a queue and the number of its shard; None, and a line in the log, if that cannot be read.
     """
     queue, _, index = raw.decode("utf-8", "backslashreplace").rpartition(" ")
     if queue and index.isascii() and index.isdigit():

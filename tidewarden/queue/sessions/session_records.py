@@ -27,7 +27,7 @@ class SessionRecords:
         return self._run(name, (self._key,), args)
 
     def run_fenced(self, name: str, *args: Arg) -> asyncio.Future[Any]:
-        """Likewise, a script that only the leader may run."""
+        """Run a script that only the leader may run."""
         return self._run(name, (self._key, self._fence_key), args)
 
     def _run(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> asyncio.Future[Any]:

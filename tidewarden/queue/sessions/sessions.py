@@ -60,7 +60,7 @@ class Sessions:
     # --- a connection's own
 
     def open(self, user: str = "default") -> Session:
-        """A new consumer. Close it when its connection goes."""
+        """Open a new consumer's session. Close it when its connection goes."""
         session = Session(user)
         self.open_ones.add(session)
         return session
@@ -121,7 +121,7 @@ class Sessions:
         self, session: Session, user: str, uuid: str = "", grace_ms: int | None = None
     ) -> str:
         """
-        The connection joins the shared session ``uuid``, or a new one; its uuid.
+        Join the connection to the shared session ``uuid``, or a new one; returns its uuid.
 
         A connection joins one, before it takes.
 
@@ -183,7 +183,7 @@ class Sessions:
 
     async def _unjoin_later(self, wanted: Shared) -> None:
         """
-        Nobody knows whether this node is attached.
+        Settle whether this node is attached, which is not known.
 
         Attach for certain, and leave unless a connection has joined meanwhile.
         """
@@ -222,9 +222,10 @@ class Sessions:
 
     async def _detach_later(self, shared: Shared) -> None:
         """
-        The store is away.
+        Detach the node from the session once the store is back.
 
-        What is said again does nothing when it was heard, or when somebody has joined meanwhile.
+        To repeat it does nothing when the store heard it, or when a connection has joined
+        meanwhile.
         """
         while True:
             await sleep(self._clock, LOST_RETRY_S)
@@ -237,7 +238,7 @@ class Sessions:
                 return log.warning("the session %s was not left in order: %s", shared.uuid, error)
 
     async def _detach(self, shared: Shared) -> None:
-        """This node's last connection has left. Raises: StoreDown."""
+        """Detach from the session, as this node's last connection has left. Raises: StoreDown."""
         if shared.holder != self._catalog.holder:
             self.counted.ended(shared.uuid)
             return  # that boot was declared dead, and has left by that
@@ -334,7 +335,9 @@ class Sessions:
             self._background.start(self._detach_later(shared))
 
     def lost(self, shared: Shared) -> None:
-        """It ended while this node was cut off: whoever waits for tasks under it is told."""
+        """
+        End a session that ended while this node was cut off, and tell the takes that wait under it.
+        """
         shared.lost = True
         self.counted.ended(shared.uuid)
         if self._shared.get(shared.uuid) is shared:
@@ -347,7 +350,9 @@ class Sessions:
     # --- numbers
 
     def counts(self) -> dict[str, int]:
-        """Shared sessions with connections here; graces that run here; those ended by this node."""
+        """
+        Count shared sessions with connections here, graces that run here, and those ended here.
+        """
         return {
             "attached": len(self._shared),
             "detached": self._expiry.running,
@@ -356,7 +361,7 @@ class Sessions:
 
 
 def _hex(uuid: str) -> str:
-    """The 32 digits that the store knows a session by. Raises: BadArg."""
+    """Return the 32 digits that the store knows a session by. Raises: BadArg."""
     try:
         return UUID(uuid).hex
     except ValueError:

@@ -28,7 +28,7 @@ GRACE_MIN_MS = 1000  # less would end a session between two requests
 
 
 class _Attachment:
-    """This node's part in a session that requests name."""
+    """Is this node's part in a session that requests name."""
 
     __slots__ = ("joining", "leaving", "requests", "session")
 
@@ -40,7 +40,7 @@ class _Attachment:
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended, or could not be joined."""
+        """Return whether the session has ended, or could not be joined."""
         if self.joining.done() and (self.joining.cancelled() or self.joining.exception()):
             return True
         return self.session.shared is not None and self.session.shared.lost
@@ -57,7 +57,7 @@ class UnboundSessions:
         self._named: dict[tuple[str, str], _Attachment] = {}
 
     def of(self, user: str) -> Session:
-        """The session of the user's leases that end by their time alone."""
+        """Return the session of the user's leases that end by their time alone."""
         session = self._own.get(user)
         if session is None:
             digits = uuid4().hex
@@ -96,7 +96,7 @@ class UnboundSessions:
             await self._sessions.close(attachment.session)
 
     async def renew(self, user: str, uuid: str, grace_ms: int) -> None:
-        """The session has this grace, from now on. Raises: BadArg, NotFound, StoreDown, Stale."""
+        """Give the session this grace, from now on. Raises: BadArg, NotFound, StoreDown, Stale."""
         check_range(grace_ms, "grace_ms", GRACE_MIN_MS, GRACE_MAX_MS)
         async with self.named(user, uuid) as session:
             await self._sessions.join(session, user, uuid, grace_ms)
@@ -104,10 +104,10 @@ class UnboundSessions:
     @asynccontextmanager
     async def named(self, user: str, uuid: str) -> AsyncIterator[Session]:
         """
-        Be in the shared session ``uuid`` meanwhile.
+        Join the shared session ``uuid`` within the block.
 
-        Its grace runs from the last request on, or up to :data:`LINGER_S` later. Raises: BadArg:
-        no uuid; NotFound: it has ended, never was, or is another user's; Full; Stale; StoreDown.
+        Its grace runs from the last request on, or up to :data:`LINGER_S` later. Raises: BadArg: no
+        uuid; NotFound: it has ended, never was, or is another user's; Full; Stale; StoreDown.
         """
         place = (user, _digits(uuid))
         attachment = self._named.get(place)
@@ -146,7 +146,7 @@ class UnboundSessions:
 
 
 def _digits(uuid: str) -> str:
-    """One text for each session, however its uuid is written. Raises: BadArg."""
+    """Return one text for each session, however its uuid is written. Raises: BadArg."""
     try:
         return UUID(uuid).hex
     except ValueError:

@@ -74,13 +74,13 @@ class CapacityWait:
                 raise put_error(reply, queue, task_id)
 
     def wake(self, queue: str, shard: int) -> None:
-        """A shard that was at its capacity may have room."""
+        """Wake the first put in line: a shard that was at its capacity may have room."""
         self.lines.wake((queue, shard))
 
     def wake_all(self) -> None:
-        """Messages may have been missed: the first of each line asks again."""
+        """Let the first of each line ask again: messages may have been missed."""
         self.lines.wake_all()
 
     def end_waits(self) -> None:
-        """The node goes down: every waiting put is refused."""
+        """Refuse every waiting put: the node goes down."""
         self.lines.end_waits()

@@ -6,7 +6,7 @@ from tidewarden.errors import Draining
 
 
 class Drain:
-    """Says whether this node is going down: from then on nobody begins to wait here."""
+    """Says whether this node is going down: from then on no request begins to wait here."""
 
     def __init__(self) -> None:
         self.started = False

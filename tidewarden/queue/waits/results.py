@@ -28,7 +28,7 @@ class Results:
 
     async def wait(self, queue: str, task_id: str, wait_ms: int) -> tuple[str, bytes]:
         """
-        How the task ends, waiting at most ``wait_ms`` for it.
+        Return how the task ends, waiting at most ``wait_ms`` for it.
 
         Returns: ``done`` and its result, ``buried`` and the reason, ``deleted``; ``unknown``: there
         is no such task, nor was one within ``dedup_ms``; ``timeout``: it has not ended. Raises:
@@ -65,7 +65,7 @@ class Results:
         """
         Set it no more.
 
-        ``noted``: this node may be noted; when nobody here is left to be told, it is so no longer.
+        ``noted``: this node may be noted; when no wait is left here, it is so no longer.
         """
         waiters = self.awaited[place]
         waiters.discard(nudge)
@@ -81,8 +81,9 @@ class Results:
 
     def _unnoted(self, place: tuple[str, str], done: asyncio.Future[Any]) -> None:
         """
-        Who listens again was perhaps noted before: a script that the store did not know comes later
-        than it was sent.
+        Let new waits ask again: their note in the store may have gone with the former one.
+
+        A script that the store did not know comes later than it was sent.
         """
         ignore_errors(done)
         self.nudge(place)
@@ -111,22 +112,22 @@ class Results:
             await woken(nudge, min(until, self._loop.time() + again))
 
     def nudge(self, place: tuple[str, str]) -> None:
-        """The task ``(queue, id)`` may have ended."""
+        """Let the waits for the task ``(queue, id)`` ask: it may have ended."""
         for nudge in self.awaited.get(place, ()):
             nudge.set()
 
     def nudge_all(self) -> None:
-        """Messages may have been missed: every wait asks again."""
+        """Let every wait ask again: messages may have been missed."""
         for place in self.awaited:
             self.nudge(place)
 
     def end_waits(self) -> None:
-        """Nobody waits any longer: the node goes down."""
+        """End every wait: the node goes down."""
         self._over = True
         self.nudge_all()
 
     def nudge_queue(self, queue: str) -> None:
-        """Messages of this queue may have been missed."""
+        """Let the waits of this queue ask again: messages may have been missed."""
         for place in self.awaited:
             if place[0] == queue:
                 self.nudge(place)

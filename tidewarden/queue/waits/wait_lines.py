@@ -72,7 +72,9 @@ class WaitLines(Generic[Place]):
 
     @contextlib.contextmanager
     def join(self, place: Place) -> Iterator[Turn]:
-        """Stand at the end of the line of ``place``; who leaves as the first wakes the next."""
+        """
+        Stand at the end of the line of ``place``; a caller that leaves as the first wakes the next.
+        """
         turn = Turn(self._drain)
         line = self.by_place.setdefault(place, OrderedDict())
         line[turn] = None
@@ -91,7 +93,7 @@ class WaitLines(Generic[Place]):
                 self.wake(place)
 
     def __contains__(self, place: Place) -> bool:
-        """Whether somebody waits there."""
+        """Return whether a caller waits there."""
         return place in self.by_place
 
     def wake(self, place: Place) -> None:

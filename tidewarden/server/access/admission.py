@@ -1,5 +1,5 @@
 """
-The peers at a node's doors whom nobody has let in yet: what they may use up, each and all together.
+Bounds what peers that are not let in yet may use up at a node's doors, each and together.
 
 Their processor time is measured where their bytes are read and charged to two budgets, a peer's own
 and that of all. Who has used up his is not read for a while, whatever it was that he sent. What a
@@ -37,14 +37,14 @@ OWED_S = 0.05  # until it is looked again, where all of these have sent what is 
 CHUNK_BYTES = 1024  # read of such a peer at a time
 ACCEPT_S = 0.000_15  # what it costs to take a peer in and to forget it
 READ_S = 0.000_02  # what a read costs beside what is made of it, the loop's and the kernel's part
-LOGIN_S = 0.003  # what it costs at most to come in, a TLS handshake too
+LOGIN_COST_S = 0.003  # what it costs at most to come in, a TLS handshake too
 HOLD_EVERY_S = 0.01
 READ_AGAIN_S = 0.000_1  # the least that is thought to become of reading somebody again
 
 
 class UnauthenticatedPeer:
     """
-    One peer until it is let in, or goes. ``over``: it is none any more.
+    Bounds what one peer costs until it is let in, or goes. ``over``: that has happened.
 
     It is read while neither its budget nor its protocol (:meth:`pause_reading`) is against it.
     """
@@ -84,7 +84,7 @@ class UnauthenticatedPeer:
         self.over = False
 
     def attach(self, transport: asyncio.Transport, inner: Any) -> None:
-        """It has a transport; its bytes are ``inner``'s."""
+        """Take the peer's transport; its bytes go to ``inner``."""
         self._transport, self._inner = transport, inner
 
     def run(self, work: Callable[[Any], object], argument: Any) -> None:
@@ -97,7 +97,7 @@ class UnauthenticatedPeer:
             self.charge(meter() - began + READ_S)
 
     def charge(self, cost_s: float) -> None:
-        """So much processor time was spent on it."""
+        """Charge processor time that was spent on the peer."""
         if self.over:
             return
         self.spent_s += cost_s
@@ -113,11 +113,11 @@ class UnauthenticatedPeer:
 
     def is_logging_in(self, now: float) -> bool:
         """
-        Whether it has just come, and cost no more than a user does.
+        Return whether the peer has just come, and cost no more than a user does.
 
         Such a peer may end what it has begun before others begin.
         """
-        return self.spent_s < LOGIN_S and now - self.since < GRACE_S
+        return self.spent_s < LOGIN_COST_S and now - self.since < GRACE_S
 
     def hold(self, now: float) -> None:
         """Read nothing of it until there is budget for it."""
@@ -129,12 +129,12 @@ class UnauthenticatedPeer:
         self._wait(now)
 
     def pause_reading(self) -> None:
-        """Its protocol wants nothing more of it for now."""
+        """Stop reading, as the peer's protocol asks."""
         self._turn(not (self._held or self._unwanted), False)
         self._unwanted = True
 
     def resume_reading(self) -> None:
-        """Its protocol wants more."""
+        """Read again, as the peer's protocol asks."""
         if self._unwanted:
             self._unwanted = False
             self._turn(False, not self._held)
@@ -148,7 +148,7 @@ class UnauthenticatedPeer:
 
     def authenticated(self) -> None:
         """
-        It is none any more: what it cost was a user's to spend.
+        Note that the peer is a user now, who pays for what it cost.
 
         Its protocol is given its bytes as they come.
         """
@@ -163,13 +163,15 @@ class UnauthenticatedPeer:
         self._end()
 
     def gone(self) -> None:
-        """It has hung up."""
+        """Note that the peer has hung up."""
         if not self.over:
             self._end()
 
     @property
     def owed(self) -> bool:
-        """Whether bytes of it lie unread because this process is slow, not for what it cost."""
+        """
+        Return whether bytes of the peer lie unread because this process is slow, not for its cost.
+        """
         if self._held or self._unwanted or self._transport is None:
             return False
         sock = self._transport.get_extra_info("socket")
@@ -217,7 +219,7 @@ class UnauthenticatedPeer:
 
 class AdmissionControl:
     """
-    All of a process, at whichever door.
+    Bounds what all unauthenticated peers of a process cost, at whichever door.
 
     Args:
         clock: for budgets.
@@ -256,7 +258,7 @@ class AdmissionControl:
     @property
     def spent(self) -> bool:
         """
-        Whether the budget of all is used up.
+        Return whether the budget of all is used up.
 
         Users who come in at once fill places, but get it back.
         """
@@ -264,7 +266,7 @@ class AdmissionControl:
 
     def wait_s(self) -> float:
         """
-        Return for how many seconds nobody should be accepted; 0 means that there is room.
+        Return for how many seconds no peer should be accepted; 0 means that there is room.
 
         It is 0, too, after a peer was closed to make room.
 
@@ -276,7 +278,7 @@ class AdmissionControl:
         return 0.0 if self._count < self._places else self.evict()
 
     def enter(self, door: object, peer: str) -> UnauthenticatedPeer:
-        """``peer``, ``host:port``, has come to ``door``."""
+        """Admit ``peer``, ``host:port``, which has come to ``door``."""
         unauthenticated = UnauthenticatedPeer(self, door, peer)
         self._hosts.setdefault(unauthenticated.host, {})[unauthenticated] = None
         self._count += 1
@@ -314,7 +316,7 @@ class AdmissionControl:
         return wait_s
 
     def forget(self, unauthenticated: UnauthenticatedPeer) -> None:
-        """One is none any more."""
+        """Forget a peer that is authenticated or gone."""
         host = self._hosts[unauthenticated.host]
         del host[unauthenticated]
         if not host:
@@ -328,8 +330,8 @@ class AdmissionControl:
         """
         Read no stranger for now: the budget is used up.
 
-        A thousand who were quiet and ask all at once would else be read once each before one of
-        them is held back, and use up what is there for minutes, for which nobody could come in.
+        A thousand peers that were quiet and ask all at once would else be read once each before one
+        of them is held back, and use up what is there for minutes, for which no user could come in.
         """
         if now - self._held_all_at < HOLD_EVERY_S:
             return
@@ -340,16 +342,16 @@ class AdmissionControl:
                 unauthenticated.hold(now)
 
     def holds(self, unauthenticated: UnauthenticatedPeer) -> None:
-        """One is held back."""
+        """Note that a peer is held back."""
         self.held_total += 1
         self._read.pop(unauthenticated, None)
 
     def reads(self, unauthenticated: UnauthenticatedPeer) -> None:
-        """One is read again."""
+        """Note that a peer is read again."""
         self._read[unauthenticated] = None
 
     def give_back(self, cost_s: float) -> None:
-        """So much was a user's to spend: who waits for it is read sooner."""
+        """Give back what a user had to pay: peers that wait for the budget are read sooner."""
         self.budget.give_back(cost_s)
         if (
             self._timer is not None
@@ -359,14 +361,14 @@ class AdmissionControl:
             self._release()
 
     def queue(self, unauthenticated: UnauthenticatedPeer) -> None:
-        """One is to be read again as soon as the budget of all allows it."""
+        """Read a peer again as soon as the budget of all allows it."""
         self._waiting.append(unauthenticated)
         if self._timer is None:
             self._release()
 
     def _release(self) -> None:
         """
-        Read again as many of those who wait as the budget is likely to bear, the first ones first.
+        Read again as many peers that wait as the budget is likely to bear, the first ones first.
         """
         self._timer = None
         left_s = self.budget.left_s(self.clock.monotonic()) - KEPT_S

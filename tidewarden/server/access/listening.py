@@ -30,11 +30,7 @@ Meet = Callable[[UnauthenticatedPeer | None], asyncio.BaseProtocol]
 
 
 class MeteredProtocol(asyncio.BufferedProtocol):
-    """
-    Between a stranger's socket and its protocol: a piece at a time, each paid for.
-
-    ``inner`` may be a TLS handshake.
-    """
+    """Stands between a stranger's socket and its protocol: a piece at a time, each paid for."""
 
     _piece = bytearray(CHUNK_BYTES)  # one for all: it is filled and copied in one go
     _view = memoryview(_piece)
@@ -120,11 +116,11 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The TCP port it listens on."""
+        """Return the TCP port it listens on."""
         return int(self._sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Listen no more. Who was accepted already stays."""
+        """Listen no more. A peer that was accepted already stays."""
         self._pause()
         if self._again is not None:
             self._again.cancel()
@@ -177,7 +173,7 @@ class Listener:
 
     def _keep_few(self, besieged: bool) -> None:
         """
-        Let the kernel keep few of those who come, or as many as usual.
+        Let the kernel keep few peers that come, or as many as usual.
 
         Four thousand strangers are taken in within twelve seconds: a user behind them would have
         given up.
@@ -208,7 +204,7 @@ class Listener:
 
 
 def bound(family: int, address: Iterable[Any], shared: bool) -> socket.socket:
-    """A socket at this address. Raises: OSError, which names it."""
+    """Bind a socket to this address. Raises: OSError, which names it."""
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)

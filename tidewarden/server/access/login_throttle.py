@@ -20,7 +20,7 @@ SAID_S = 1.0  # one host's failures are logged at most so often
 
 class ThrottledHost:
     """
-    What one host has done.
+    Remembers the logins that one host has tried.
 
     ``turn``: one check at a time is made for it, so that it does not keep others waiting.
     """
@@ -37,7 +37,7 @@ class ThrottledHost:
 
     @property
     def crowded(self) -> bool:
-        """Whether so many answers are held back that nothing more is checked."""
+        """Return whether so many answers are held back that nothing more is checked."""
         return self.held_back >= HELD_BACK_MAX
 
     def fail(self, now: float, attempt: bytes) -> int:
@@ -74,7 +74,7 @@ class LoginThrottle:
         return len(self._hosts)
 
     def of(self, address: str) -> ThrottledHost:
-        """The host behind ``host:port``."""
+        """Return the throttle of the host behind ``host:port``."""
         name = client_network(address)
         host = self._hosts.get(name)
         if host is None:

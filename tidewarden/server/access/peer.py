@@ -33,12 +33,12 @@ UNANSWERED_MS = 60_000
 
 class Peer:
     """
-    One end of a connection.
+    Knows who is at the other end of a connection.
 
     Args:
         address: for logs and CLIENT LIST.
         since: when it came, in seconds of the monotonic clock.
-        open_to_all: whether the door is open to those who have not said who they are.
+        open_to_all: whether the door is open to peers that have not said who they are.
     """
 
     __slots__ = (
@@ -65,20 +65,20 @@ class Peer:
         self.leave()
 
     def enter(self, user: str, rights: Rights = ALL) -> None:
-        """It has said who it is, or its user's rights have changed."""
+        """Note that the peer has said who it is, or that its user's rights have changed."""
         self.user = user
         self.rights = rights
         self.may = AUTHENTICATED if rights.whole else LIMITED
 
     def leave(self) -> None:
-        """It is nobody, as at first and after RESET."""
+        """Forget the peer's user, as at first and after RESET."""
         self.user = None
         self.rights = ALL if self._open_to_all else NONE
         self.may = DEFAULT_USER if self._open_to_all else UNAUTHENTICATED
 
     def check(self, command: Command[Any], request: Request) -> None:
         """
-        Whether it may do what ``may`` alone does not say.
+        Check that the peer may do what ``may`` alone does not allow.
 
         Raises: NoAuth: it has to say who it is. Denied: its user lacks a right, which is named.
         BadArg: what is asked cannot be told.
@@ -99,13 +99,15 @@ class Peer:
 
 
 def denied(what: str, right: str, user: str) -> Denied:
-    """The error for a right that ``user`` does not have."""
+    """Make the error for a right that ``user`` does not have."""
     return Denied(f"{what} needs the right {right}, which the user {user} does not have.")
 
 
 def ask_after(listening: Iterable[object]) -> None:
     """
-    Have the kernel find out whose host is gone: whoever is accepted from these sockets inherits it.
+    Have the kernel find out whose host is gone.
+
+    Each connection accepted from these sockets inherits that.
     """
     for one in listening:
         made = cast(socket.socket, one)
@@ -117,11 +119,11 @@ def ask_after(listening: Iterable[object]) -> None:
 
 
 def host_of(address: str) -> str:
-    """The host of a ``host:port``."""
+    """Return the host of a ``host:port``."""
     return address.rpartition(":")[0] or address
 
 
 def peer_of(transport: asyncio.BaseTransport | None) -> str:
-    """``host:port`` of who is at the other end."""
+    """Return ``host:port`` of the other end."""
     name = transport.get_extra_info("peername") if transport is not None else None
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")

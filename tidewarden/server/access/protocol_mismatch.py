@@ -13,17 +13,21 @@ SAID_S = 10.0
 
 
 class ProtocolMismatch:
-    """Of one door: at most one line of log in :data:`SAID_S` seconds, whatever comes."""
+    """
+    Logs peers of one door that speak another protocol, one line in :data:`SAID_S` seconds at most.
+    """
 
     def __init__(self, door: str, clock: Clock) -> None:
-        """``door``: its name for people."""
+        """Call the door ``door`` in the log."""
         self._door = door
         self._logged = OncePer(clock, SAID_S)
         self.total = 0
 
     def met(self, peer: str, fault: str) -> None:
         """
-        ``peer``, ``host:port``, was sent away; ``fault`` says what it did, beginning with "it".
+        Note that ``peer``, ``host:port``, was sent away.
+
+        ``fault`` says what it did, beginning with "it".
         """
         self.total += 1
         if self._logged.passes():

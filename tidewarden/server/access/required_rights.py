@@ -40,7 +40,7 @@ TAKE_OR_ADMIN = ("take", "admin")  # whoever takes a task reads it anyway
 @dataclass(frozen=True, slots=True, eq=False)
 class Permission:
     """
-    What a caller needs for a verb.
+    Says what a caller needs for a verb.
 
     Args:
         level: ``open``: nothing; ``login``: the connection was let in; ``right``: and has the
@@ -61,7 +61,7 @@ LOGIN = Permission("login")
 
 
 def on(words: tuple[str, ...], *positions: int) -> Permission:
-    """One of the words for each of the names that stand at ``positions``."""
+    """Require one of the words for each of the names that stand at ``positions``."""
 
     def required(request: Arguments) -> Iterable[Requirement]:
         return [(words, name_of(request[position])) for position in positions]
@@ -72,22 +72,24 @@ def on(words: tuple[str, ...], *positions: int) -> Permission:
 def depends(
     words: tuple[str, ...], required: Callable[[Arguments], Iterable[Requirement]]
 ) -> Permission:
-    """Some of the words, as ``required`` tells from the request."""
+    """Require some of the words, as ``required`` tells from the request."""
     return Permission("right", frozenset(words), required)
 
 
 def every(*words: str) -> Permission:
-    """One of the words for everything."""
+    """Require one of the words for everything."""
     return Permission("right", frozenset(words), lambda request: [(words, None)])
 
 
 def every_as_user(*words: str) -> Permission:
-    """Likewise, and a named user also where the door is open to all."""
+    """
+    Require one of the words for everything, and a named user also where the door is open to all.
+    """
     return Permission("user", frozenset(words), lambda request: [(words, None)])
 
 
 def on_account(*words: str, position: int = 1) -> Permission:
-    """One of the words for the account or provider at ``position``, and a named user."""
+    """Require one of the words for the account or provider at ``position``, and a named user."""
 
     def required(request: Arguments) -> Iterable[Requirement]:
         return [(words, name_of(request[position]))]
@@ -97,20 +99,22 @@ def on_account(*words: str, position: int = 1) -> Permission:
 
 def some_as_user(*words: str) -> Permission:
     """
-    One of the words for any account, and a named user.
+    Require one of the words for any account, and a named user.
 
-    Whoever answers shows, or does, what is of the accounts to which the user has the right.
+    The handler shows, or changes, only accounts to which the user has the right.
     """
     return Permission("user", frozenset(words), lambda request: [(words, SOME)])
 
 
 def name_of(argument: bytes) -> str:
-    """A name as rights know it; one that is no UTF-8 matches as little as the handler takes it."""
+    """
+    Return a name as rights know it; one that is no UTF-8 matches as little as the handler takes it.
+    """
     return argument.decode("utf-8", "backslashreplace")
 
 
 def missing(rights: Rights, required: Iterable[Requirement]) -> str:
-    """The first right that is missing, as it would be written; empty: none."""
+    """Return the first right that is missing, as it would be written; empty: none."""
     for words, name in required:
         if isinstance(name, str):
             if not any(rights.allow(word, name) for word in words):
@@ -123,7 +127,7 @@ def missing(rights: Rights, required: Iterable[Requirement]) -> str:
 
 
 def missing_for(rights: Rights, permission: Permission, request: Arguments = ()) -> str:
-    """The first right that ``permission`` requires of ``request`` and that is missing."""
+    """Return the first right that ``permission`` requires of ``request`` and that is missing."""
     if rights.whole or permission.required is None:
         return ""
     return missing(rights, permission.required(request))

@@ -27,7 +27,7 @@ Make = Callable[[], asyncio.Protocol]
 
 class TlsHandshakes:
     """
-    Of one door.
+    Makes the TLS handshakes of one door.
 
     Args:
         context: how it encrypts.
@@ -98,7 +98,7 @@ class _OneTooMany(asyncio.Protocol):
 
 
 class _Greeting(SSLProtocol):
-    """What a loop's own ``ssl=`` makes, and that knows who is there."""
+    """Names the peer of the protocol that a loop's own ``ssl=`` makes."""
 
     peer = ""
 
@@ -108,7 +108,7 @@ class _Greeting(SSLProtocol):
 
 
 class _QuickGreeting(uvloop.loop.SSLProtocol):  # type: ignore[misc, name-defined]  # its stub does not have it
-    """The same, as uvloop has it."""
+    """Names the peer of the protocol that uvloop makes."""
 
     peer = ""
 

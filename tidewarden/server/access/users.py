@@ -49,12 +49,12 @@ def is_slow(secret_hash: str) -> bool:
 
 
 def _unheard(user: str, peer: str, message: str) -> None:
-    """Nobody wants to know."""
+    """Ignore a denial, where no part listens."""
 
 
 class Users:
     """
-    The configured users.
+    Knows the configured users.
 
     A secret that was right once is remembered as an HMAC under a key of this process, so that the
     slow hash is paid once a user and not once a connection.
@@ -117,18 +117,18 @@ class Users:
         return dict(self._written)
 
     def has(self, name: str) -> bool:
-        """Whether there is a user of this name."""
+        """Return whether there is a user of this name."""
         return name in self._hashes
 
     def rights(self, name: str) -> Rights:
-        """What a user may do. Raises: WrongPass: there is no such user (any more)."""
+        """Return a user's rights. Raises: WrongPass: there is no such user (any more)."""
         found = self._rights.get(name)
         if found is None:
             raise WrongPass("No such user, or another secret.")
         return found
 
     def written(self, name: str) -> tuple[str, ...]:
-        """Return a user's rights as the configuration has them; of nobody: none."""
+        """Return a user's rights as the configuration has them; of no user: none."""
         return tuple(self._written.get(name, ()))
 
     def secret_hash(self, name: str) -> str:
@@ -136,9 +136,7 @@ class Users:
         return self._hashes.get(name, "")
 
     def deny(self, user: str, peer: str, error: Denied) -> None:
-        """
-        A request of ``user`` was refused with ``error``: it is counted, and logged now and then.
-        """
+        """Count a request of ``user`` that was refused with ``error``, and log it now and then."""
         self.denied_total[user] += 1
         self.on_denied(user, peer, str(error))
         logged = self._denials_said.get(user)
@@ -152,23 +150,22 @@ class Users:
             )
 
     def known(self, name: str, secret: str) -> str | None:
-        """The user's name if this pair was right before; costs microseconds."""
+        """Return the user's name if this pair was right before; costs microseconds."""
         found = self._right.get(self._mark(name, secret))
         return found[1] if found is not None else None
 
     async def authenticate(self, name: str, secret: str, peer: str) -> str:
         """
-        The user whose secret this is.
+        Return the user whose secret this is.
 
         Args:
             name: the user's; empty or ``default``: the one called so, or the only one there is.
             secret: in clear text.
             peer: the caller's ``host:port``, for the log and for what its failures cost.
 
-        Raises: WrongPass: no such user, or another secret; after a delay that grows with the host's
-        failures, from a
-            quarter of a second to five; or too many such answers to that host are held back
-            already.
+        Raises: WrongPass: no such user, or another secret, after a delay of a quarter of a second
+        to five that grows with the host's failures; or too many such answers to that host are held
+        back already.
         """
         found = self.known(name, secret) or self._quickly(name, secret)
         if found is not None:
@@ -200,7 +197,7 @@ class Users:
 
     def _quickly(self, name: str, secret: str) -> str | None:
         """
-        The user whose secret this is, if that is told in microseconds: of a generated one.
+        Return the user whose secret this is, if it is a generated one, which microseconds tell.
 
         It cannot be guessed, so it is checked whatever others behind the same address (a proxy's,
         say) have done.
@@ -214,8 +211,9 @@ class Users:
 
     async def _check(self, name: str, secret: str, host: ThrottledHost) -> str | None:
         """
-        The user whose secret this is, by its hash. Half of what may be spent on that is for hosts
-        that have not failed.
+        Return the user whose secret this is, by its hash.
+
+        Half of what may be spent on that is for hosts that have not failed.
         """
         user = self._named(name)
         # Whoever has no slow hash, or is no user, costs as much as who has one: who is a user
@@ -239,7 +237,11 @@ class Users:
         return None
 
     def _named(self, name: str) -> str:
-        """Stock clients call themselves ``default`` when they were given a password alone."""
+        """
+        Return the user that a login names.
+
+        Stock clients call themselves ``default`` when they were given a password alone.
+        """
         if (
             name in ("", DEFAULT_NAME)
             and DEFAULT_NAME not in self._hashes

@@ -74,7 +74,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When, unix milliseconds by the node's clock; of reads, the end of their window."""
     node: str
     user: str
-    """Who; empty: whoever changes the node's files, or anybody at a door without users."""
+    """Empty: a person who changes the node's files, or any caller at a door without users."""
     action: str
     """The verb, also where its route over HTTP was asked; ``DENIED``; ``SIGHUP``."""
     outcome: str = "ok"
@@ -92,7 +92,9 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Repeated:
-    """Requests of one user in one window that are noted together, with some of their words."""
+    """
+    Holds requests of one user in one window that are noted together, with some of their words.
+    """
 
     __slots__ = ("count", "peer", "words")
 
@@ -140,13 +142,13 @@ class AuditLog:
 
     @property
     def lost_total(self) -> int:
-        """Entries that were given up."""
+        """Return how many entries were given up."""
         return self._waiting.lost_total
 
     # --- noting
 
     def read(self, user: str, account: str) -> None:
-        """A token was read. Hot: thousands of times a second."""
+        """Note that a token was read. Hot: thousands of times a second."""
         key = (user, account)
         reads = self._reads
         if key in reads:
@@ -163,7 +165,7 @@ class AuditLog:
     def change(
         self, user: str, peer: str, action: str, words: Sequence[str], outcome: str = "ok"
     ) -> None:
-        """Something was changed, or tried to be: ``words`` say what, and hold no secret."""
+        """Note a change, or the try of one: ``words`` say what, and hold no secret."""
         shown = [word[:WORD_CHARS_MAX] for word in words[:WORDS_MAX]]
         # Whoever changes the files of a node could remove entries there as well.
         if action != RELOAD and self._is_frequent(user, action, outcome):
@@ -183,7 +185,7 @@ class AuditLog:
         )
 
     def account(self, user: str, peer: str, action: str, account: str, outcome: str = "ok") -> None:
-        """An account was changed or exported; those of one user are written together."""
+        """Note that an account was changed or exported; those of one user are written together."""
         frequent = self._is_frequent(user, action, outcome)
         key = (user, "" if frequent else peer, action, outcome)
         group = self._changed.setdefault(key, {})
@@ -196,14 +198,14 @@ class AuditLog:
             self._news.set()
 
     def denied(self, user: str, peer: str, message: str) -> None:
-        """A request was denied; those of one user are written together."""
+        """Note that a request was denied; those of one user are written together."""
         if user not in self._denied and len(self._denied) >= USERS_MAX:
             self._close_window()
         self._open_window()
         self._repeat(self._denied, user, peer, message)
 
     def _is_frequent(self, user: str, action: str, outcome: str) -> bool:
-        """Whether this user has done this so often in this window that it is only counted."""
+        """Return whether this user did this so often in this window that it is only counted."""
         self._open_window()
         key = (user, action, outcome)
         if key not in self._often and len(self._often) >= USERS_MAX:
@@ -221,7 +223,7 @@ class AuditLog:
             found.words[words[: 2 * WORD_CHARS_MAX]] = None
 
     def stats(self) -> Mapping[str, Any]:
-        """Figures for /metrics."""
+        """Return figures for /metrics."""
         return {
             "entries_total": self.entries_total,
             "lost_total": self.lost_total,
@@ -308,7 +310,7 @@ class AuditLog:
         )
 
     def _close_reads(self) -> None:
-        """What was read so far is to be written."""
+        """Queue the reads so far to be written."""
         reads, self._reads = self._reads, {}
         if reads:
             if len(self._whole) >= READS_WAITING_MAX:
@@ -346,7 +348,7 @@ class AuditLog:
         )
 
     def _has_rare(self) -> bool:
-        """Whether accounts were changed by who does not do so all the time."""
+        """Return whether a user changed accounts who does not do so all the time."""
         return any(not self._is_often(key) for key in self._changed)
 
     def _is_often(self, key: tuple[str, str, str, str]) -> bool:

@@ -18,7 +18,7 @@ UNKNOWN = "UNKNOWN"
 @dataclass(frozen=True, slots=True)
 class Audited:
     """
-    What the audit log shows of a verb's requests.
+    Says what the audit log shows of a verb's requests.
 
     Args:
         shown: the words of a request that hold no secret and no payload; None: it changes nothing.
@@ -46,12 +46,14 @@ class Audited:
 
 
 def first(count: int) -> Audited:
-    """The first arguments of the verb; what follows is a payload, or of no interest."""
+    """Show the first arguments of the verb; what follows is a payload, or of no interest."""
     return Audited(lambda request: request[1 : 1 + count])
 
 
 def first_and(of_body: Callable[[bytes], Sequence[str]]) -> Audited:
-    """The first argument of the verb, and what ``of_body`` shows of the second, its payload."""
+    """
+    Show the first argument of the verb, and what ``of_body`` shows of the second, its payload.
+    """
 
     def shown(request: Arguments) -> Arguments:
         return [request[1], *(text.encode() for text in of_body(bytes(request[2])))]
@@ -60,17 +62,17 @@ def first_and(of_body: Callable[[bytes], Sequence[str]]) -> Audited:
 
 
 def whole() -> Audited:
-    """All arguments of the verb."""
+    """Show all arguments of the verb."""
     return Audited(lambda request: request[1:], every_word=True)
 
 
 def of_account(*, reads: bool = False) -> Audited:
-    """The account, which is the first argument."""
+    """Show the account, which is the first argument."""
     return Audited(lambda request: request[1:2], account=True, reads=reads)
 
 
 def when(word: bytes) -> Audited:
-    """All arguments, of requests with this word among them: others change nothing."""
+    """Show all arguments of requests with this word among them: others change nothing."""
     return Audited(
         lambda request: request[1:] if word in [one.upper() for one in request[1:]] else None,
         every_word=True,
@@ -78,7 +80,7 @@ def when(word: bytes) -> Audited:
 
 
 def unless(word: bytes) -> Audited:
-    """All arguments, of requests without this word among them: those change nothing."""
+    """Show all arguments of requests without this word among them: those with it change nothing."""
     return Audited(
         lambda request: None if word in [one.upper() for one in request[1:]] else request[1:],
         every_word=True,

@@ -29,7 +29,7 @@ WATCHED_MAX = 1000  # tubes: a reserve looks at each
 
 
 def queue_named(tube: str) -> str:
-    """The queue of a tube. Raises: BadArg: it can have none."""
+    """Return the queue of a tube. Raises: BadArg: it can have none."""
     queue = queue_of(tube)
     if queue is None:
         raise BadArg("the tube's name is too long for a queue's")
@@ -254,9 +254,9 @@ async def list_tubes(c: JobConnection, request: Request) -> bytes:
 
 async def _seen(c: JobConnection, tube: str, queue: str) -> Look | None:
     """
-    A tube as it is; None: it has no jobs, and no connection of this node refers to it.
+    Look at a tube; None: it has no jobs, and no connection of this node refers to it.
 
-    One that has no queue yet gets it.
+    A tube that has no queue yet gets it.
     """
     jobs, referred = c.door.jobs, c.door.refers_to(tube)
     if not referred and not await jobs.queues.catalog.exists(queue):
@@ -267,7 +267,7 @@ async def _seen(c: JobConnection, tube: str, queue: str) -> Look | None:
 
 
 async def _tubes(c: JobConnection) -> dict[str, Look | None]:
-    """Every tube that there is for this user; None for one that has never had a job."""
+    """Look at every tube that there is for this user; None for one that has never had a job."""
     jobs = c.door.jobs
     queues = {
         tube: queue
@@ -295,7 +295,7 @@ def list_tubes_watched(c: JobConnection, request: Request) -> Reply:
 
 
 async def auth(c: JobConnection, request: Request) -> bytes:
-    """Ours: who the peer is."""
+    """Learn who the peer is; the command is ours."""
     user, _, secret = request.name.partition(" ")
     c.enter(await c.door.users.authenticate(user, secret, c.peer.address))
     return b"OK\r\n"
@@ -304,7 +304,7 @@ async def auth(c: JobConnection, request: Request) -> bytes:
 async def _find(
     c: JobConnection, request: Request, command: str, words: tuple[str, ...]
 ) -> Job | None:
-    """Where the job lies that a command names. Raises: Denied."""
+    """Find the job that a command names. Raises: Denied."""
     found = await c.door.jobs.numbers.find(request.numbers[0])
     if found is not None:
         c.check(command, words, found.queue)

@@ -40,7 +40,9 @@ BEFORE_LOGIN = frozenset({"auth", "quit"})
 
 
 def certified(transport: asyncio.BaseTransport) -> str:
-    """The common name in a certificate of the peer that an authority vouches for; empty: none."""
+    """
+    Return the common name of the peer's certificate, vouched for by an authority; empty: none.
+    """
     certificate = transport.get_extra_info("peercert") or {}
     names = [
         value
@@ -53,7 +55,7 @@ def certified(transport: asyncio.BaseTransport) -> str:
 
 class JobConnection(asyncio.Protocol):
     """
-    One peer, from accept to close.
+    Serves one peer, from accept to close.
 
     Args:
         door: what all connections share.
@@ -185,7 +187,7 @@ class JobConnection(asyncio.Protocol):
 
     def enter(self, user: str) -> None:
         """
-        The peer has said who it is.
+        Note that the peer has said who it is.
 
         Raises: WrongPass: there is no such user now. Full: it has as many connections as it may.
         """
@@ -201,7 +203,7 @@ class JobConnection(asyncio.Protocol):
             self._flow.authenticated(unauthenticated)
 
     def _belong(self, user: str) -> None:
-        """The connection is one of this user's, empty: of nobody's. Raises: Full."""
+        """Count the connection as this user's, empty: as no user's. Raises: Full."""
         if user == self._user:
             return
         connections = self.door.limits.beanstalkd_connections
@@ -229,7 +231,7 @@ class JobConnection(asyncio.Protocol):
         return await noted(work, note)
 
     def open_session(self) -> Session:
-        """Its session, opened at the first need."""
+        """Return the peer's session, opened at the first need."""
         if self.session is None:
             user = self.peer.user or DEFAULT_NAME
             self.session = self.door.jobs.queues.open_session(user)
@@ -274,19 +276,19 @@ class JobConnection(asyncio.Protocol):
         self._transport.abort()
 
     def drain(self) -> None:
-        """The door closes: whoever waits hears of it by the end of the connection."""
+        """Close with the door: a peer that waits hears of it by the end of the connection."""
         if self._waiting_for is not None:
             self._wake()
         elif self._work is None and not self.reserved:
             self.close()
 
     def idle(self) -> bool:
-        """Whether nothing is under way, and nothing reserved."""
+        """Return whether nothing is under way, and nothing reserved."""
         return self._work is None and not self.reserved
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for a job."""
+        """Return whether the peer waits for a job."""
         return self._waiting_for is not None
 
     def _wake(self) -> None:
@@ -305,7 +307,7 @@ class JobConnection(asyncio.Protocol):
         """
         Leave the peer's socket alone while much of what it sent is not done.
 
-        One that waits for a job has to be read, or nobody sees it go: it is sent away.
+        One that waits for a job has to be read, or its going is not noticed: it is sent away.
         """
         bound = UNAUTHENTICATED_BYTES if self.peer.may is UNAUTHENTICATED else AHEAD_BYTES
         busy = self._work is not None or self._turn is not None or self._flow.paused
@@ -345,7 +347,7 @@ class JobConnection(asyncio.Protocol):
         self._hold_back()
 
     def _begin(self, request: Request | Answered) -> bytes | Coroutine[Any, Any, bytes] | None:
-        """The reply to a request, or what brings it; None: there is none."""
+        """Return the reply to a request, or what brings it; None: there is none."""
         calls = self.door.calls
         if isinstance(request, Answered):
             if request.op and self.peer.may is not UNAUTHENTICATED:
@@ -371,7 +373,7 @@ class JobConnection(asyncio.Protocol):
             return self._failed(error)
 
     def _subject(self, request: Request) -> bytes:
-        """The queue that a request is for, as far as that is known; empty: it is not."""
+        """Return the queue that a request is for, as far as that is known; empty: it is not."""
         tube, held = "", None
         if request.op in ON_USED:
             tube = self.used

@@ -26,22 +26,7 @@ DEFAULT_TUBE = "default"
 
 
 class DoorContext:
-    """
-    Shared by all connections of one beanstalkd door.
-
-    Args:
-        jobs: what commands act on.
-        clock: for the age of peers.
-        users: who may log in.
-        admission: bounds unauthenticated peers.
-        limits: what users may have of what they share.
-        job_bytes: longest body of a job.
-        connections_max: of peers at a time.
-        wait_ms: longest single wait of a take; a longer one is several.
-        traffic: is told of each request; None: nobody.
-        audit: notes what is changed in tubes; None: nothing is noted.
-        user: whom peers from ``networks`` are without ``auth``; empty: nobody.
-    """
+    """Holds what all connections of one beanstalkd door share."""
 
     def __init__(
         self,
@@ -90,16 +75,16 @@ class DoorContext:
         return self._user if self._user and is_within(host, self._networks) else ""
 
     def refers_to(self, tube: str) -> bool:
-        """Whether a connection uses or watches the tube; ``default`` is always there."""
+        """Return whether a connection uses or watches the tube; ``default`` is always there."""
         return tube == DEFAULT_TUBE or self.using[tube] > 0 or self.watching[tube] > 0
 
     def referred(self) -> set[str]:
-        """The tubes of which that is so."""
+        """Return the tubes that some connection uses or watches, and ``default``."""
         return {DEFAULT_TUBE, *self.using, *self.watching}
 
 
 def count_down(counter: Counter[str], name: str) -> None:
-    """One less; what nobody refers to any more is forgotten."""
+    """Count one less; a name without a reference left is forgotten."""
     counter[name] -= 1
     if counter[name] <= 0:
         del counter[name]

@@ -29,7 +29,7 @@ ASKED_MAX = 1000  # numbers in one call
 
 
 class Job(NamedTuple):
-    """Where a job lies: the queue and the id of its task."""
+    """Says where a job lies: the queue and the id of its task."""
 
     queue: str
     task_id: str
@@ -53,7 +53,7 @@ class JobNumbers:
 
     def next(self, queue: str) -> asyncio.Future[int]:
         """
-        A number for a job that is about to be put; those of one turn come in one call.
+        Draw a number for a job that is about to be put; those of one turn come in one call.
 
         Raises (in the future): Full: there are as many tubes as may be; StoreDown.
         """
@@ -88,7 +88,9 @@ class JobNumbers:
                 future.set_result(count * TUBES + tube)
 
     async def _numbers_for(self, queues: list[str]) -> int:
-        """The last of as many numbers; their tubes are known then, if they have numbers."""
+        """
+        Draw so many numbers and return the last; their tubes are known then, if they have numbers.
+        """
         while True:
             self._forget_old()
             new = list(dict.fromkeys(queue for queue in queues if queue not in self._tubes))
@@ -120,11 +122,11 @@ class JobNumbers:
 
     @staticmethod
     def id_of(number: int) -> str:
-        """The id of the task of a job that was put here under this number."""
+        """Return the task's id of a job that was put here under this number."""
         return f"{number:0{DIGITS}d}"
 
     async def find(self, number: int) -> Job | None:
-        """Where the job of a number lies, if there is one. Raises: StoreDown."""
+        """Find where the job of a number lies; None: there is no such job. Raises: StoreDown."""
         tube = number % TUBES
         if tube == FOREIGN_TUBE:
             return self._foreign.get(number)
@@ -141,9 +143,7 @@ class JobNumbers:
         return Job(queue, self.id_of(number))
 
     async def number_of(self, job: Job) -> int:
-        """
-        The number of a task, whoever put it. Raises: StoreDown.
-        """
+        """Return the number of a task, whichever door put it. Raises: StoreDown."""
         if len(job.task_id) == DIGITS and job.task_id.isascii() and job.task_id.isdigit():
             number = int(job.task_id)
             ours = number <= NUMBER_MAX and number % TUBES != FOREIGN_TUBE

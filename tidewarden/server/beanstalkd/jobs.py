@@ -34,7 +34,7 @@ by itself.
 
 class Reserved(NamedTuple):
     """
-    A job that a connection has reserved.
+    Holds a job that a connection has reserved.
 
     ``until``: when its time to run ends, in the loop's time; ``priority``: as it was when it was
     reserved.
@@ -48,7 +48,7 @@ class Reserved(NamedTuple):
 
 
 def priority_of(deadline_ms: int) -> int:
-    """The priority of a job by its deadline; of a task put elsewhere the least."""
+    """Return the priority of a job by its deadline; a task put elsewhere has the least."""
     return max(0, min(PRIORITY_MAX, deadline_ms - FIRST_DEADLINE_MS))
 
 
@@ -93,7 +93,7 @@ class Jobs:
         return self.queues.take(session, queues, wait_ms=wait_ms)
 
     def take_named(self, session: Session, job: Job) -> asyncio.Future[list[Taken]]:
-        """Take this job unless somebody has it: also a buried one, and of a paused tube."""
+        """Take this job unless it is reserved: also a buried one, and of a paused tube."""
         return self.queues.take(session, [job.queue], task_id=job.task_id, anyhow=True)
 
     async def kick(self, queue: str, count: int) -> int:
@@ -119,13 +119,13 @@ class Jobs:
         return bool(await shard.run("queue.kick_delayed", (1, job.task_id)))
 
     async def tally(self, job: Job) -> tuple[list[int], int]:
-        """What has happened to a job (see tally.lua), and the store's clock (ms)."""
+        """Read what has happened to a job (see tally.lua), and the store's clock (ms)."""
         shard = await self.queues.catalog.shard(job.queue, job.task_id)
         found = await shard.run("queue.tally", (job.task_id,))
         return found, shard.now_ms
 
     def reserved(self, task: Taken) -> Reserved:
-        """What a connection has to know of what it has taken."""
+        """Return what a connection has to know of a task that it has taken."""
         shard = shard_for(self.queues.catalog.shards[task.queue], task.id)
         lease_ms = max(0, task.lease_end_ms - shard.now_ms)
         until = self._loop.time() + lease_ms / 1000
@@ -133,7 +133,7 @@ class Jobs:
         return Reserved(job, task.lease, until, lease_ms, priority_of(task.deadline_ms))
 
     async def peek(self, job: Job) -> dict[str, Any] | None:
-        """The job as it lies; None: it is not there."""
+        """Return the job as it lies; None: it is not there."""
         try:
             return await self.queues.admin.peek(job.queue, job.task_id)
         except NotFound:
@@ -146,7 +146,7 @@ class Jobs:
         return bool(done)
 
     async def delete(self, job: Job) -> bool:
-        """Delete a job that nobody has reserved; whether it was there."""
+        """Delete a job unless it is reserved; returns whether it was there."""
         try:
             return bool(await self.queues.admin.delete(job.queue, job.task_id))
         except (NotHeld, BadArg):
@@ -164,7 +164,7 @@ class Jobs:
         return True
 
     async def bury(self, session: Session, held: Reserved, priority: int) -> bool:
-        """Bury a job; whether the session had it."""
+        """Bury a job; returns whether the session had it."""
         try:
             await self._set_priority(held, priority)
             await self.queues.bury(session, held.job.queue, held.job.task_id, held.lease)
@@ -185,8 +185,9 @@ class Jobs:
 
     async def _set_priority(self, held: Reserved, priority: int) -> None:
         """
-        Another priority is another deadline; of a task that was put elsewhere its own stays until
-        it is given one.
+        Set a job's priority, as another deadline.
+
+        A task that was put elsewhere keeps its own until it is given one.
         """
         if priority != held.priority:
             changes = Changes(deadline_ms=FIRST_DEADLINE_MS + priority, lease=held.lease)

@@ -21,7 +21,7 @@ Order = tuple[int, int, str]
 
 class Look(NamedTuple):
     """
-    One tube at one moment.
+    Describes one tube at one moment.
 
     ``ready``, ``delayed`` and ``buried``: the next job of each, with what it is ordered by.
     """
@@ -37,7 +37,7 @@ class Look(NamedTuple):
 
     @property
     def jobs(self) -> int:
-        """How many jobs it has."""
+        """Return how many jobs the tube has."""
         states = ("ready", "reserved", "delayed", "buried")
         return sum(self.counts[state] for state in states)
 

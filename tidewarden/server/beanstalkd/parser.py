@@ -42,7 +42,7 @@ class Malformed(Exception):
 
 class Request(NamedTuple):
     """
-    One command.
+    Holds one command.
 
     ``op`` is its name; ``numbers``, ``name`` (of a tube, or what ``auth`` names) and ``body`` are
     what it says.
@@ -56,7 +56,7 @@ class Request(NamedTuple):
 
 class Answered(NamedTuple):
     """
-    What stands for a request that is answered whatever the state of the server.
+    Stands for a request that is answered whatever the state of the server.
 
     ``op``: by which it is counted, "": by none; ``foreign``: what the peer speaks instead, "": it
     speaks beanstalkd's protocol. It may be a browser that somebody else's page has sent here.
@@ -75,7 +75,7 @@ def _number(text: str, at: int, most: int) -> tuple[int, int]:
 
 
 def _numbers(*most: int, rest: bool = False) -> Callable[[str, str], Request]:
-    """So many numbers; ``rest``: whatever follows them is not looked at."""
+    """Return a reader of so many numbers; ``rest``: whatever follows them is not looked at."""
 
     def read(op: str, text: str) -> Request:
         found, at = [], 0
@@ -106,7 +106,9 @@ def _tube(op: str, text: str) -> Request:
 
 
 def _put(op: str, text: str) -> Request:
-    """The body's length comes last, and a fifth number: whether something follows it."""
+    """
+    Read a put: the body's length comes last, and a fifth number: whether something follows it.
+    """
     numbers, at = [], 0
     for _ in range(4):
         number, at = _number(text, at, U32_MAX)
@@ -115,7 +117,9 @@ def _put(op: str, text: str) -> Request:
 
 
 def _long(text: str, low: int, high: int) -> int | None:
-    """What ``strtol`` and ``strtoul`` read at the beginning; None: no number."""
+    """
+    Read a number as ``strtol`` and ``strtoul`` do at the beginning of a text; None: no number.
+    """
     found = _LONG.match(text)
     if found is None:
         return None
@@ -126,7 +130,7 @@ def _long(text: str, low: int, high: int) -> int | None:
 
 
 def _timeout(op: str, text: str) -> Request:
-    """As ``strtol`` has it, cut to an ``int``: below zero it never ends."""
+    """Read a time as ``strtol`` has it, cut to an ``int``: below zero it never ends."""
     number = _long(text, -LONG_MAX - 1, LONG_MAX) or 0
     return Request(op, ((number + INT_MAX + 1) % 2**32 - INT_MAX - 1,))
 
@@ -149,7 +153,7 @@ def _pause(op: str, text: str) -> Request:
 
 
 def _auth(op: str, text: str) -> Request:
-    """Ours: the user, a blank, the secret to the end of the line."""
+    """Read our own command: the user, a blank, the secret to the end of the line."""
     if " " not in text:
         raise Malformed(BAD_FORMAT)
     return Request(op, name=text)
@@ -189,7 +193,7 @@ _COMMANDS: Mapping[str, Read] = {
 
 def parse(line: bytes) -> Request:
     """
-    The command of a line without its end.
+    Parse a line, without its end, as a command.
 
     Raises: Malformed.
     """
@@ -222,27 +226,27 @@ class RequestReader:
         self._begun = False  # a line was a command
 
     def __len__(self) -> int:
-        """How many bytes lie here."""
+        """Return how many bytes lie here."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
-        """More has come from the peer."""
+        """Take more bytes from the peer."""
         self._buffer += data
 
     def drop(self) -> None:
-        """Nothing of it counts any more."""
+        """Forget what came: none of it counts any more."""
         self._buffer.clear()
         self._put, self._skipping, self._passing_by = None, 0, False
 
     @property
     def wanted(self) -> int:
-        """How many bytes may lie here while the next request is not whole."""
+        """Return how many bytes may lie here while the next request is not whole."""
         if self._put is not None:
             return self._put.numbers[3] + 2
         return LINE_BYTES
 
     def next(self) -> Request | Answered | None:
-        """The next request; None: it is not whole yet."""
+        """Return the next request; None: it is not whole yet."""
         if self._skipping:
             gone = min(self._skipping, len(self._buffer))
             del self._buffer[:gone]
@@ -289,7 +293,7 @@ class RequestReader:
         return self._line()
 
     def _begin(self, put: Request) -> Request | Answered | None:
-        """A put's line has come; its body follows, unless it was refused for its form."""
+        """Begin a put whose line has come; its body follows, unless it was refused for its form."""
         if put.numbers[3] > self.job_bytes:
             self._skipping = put.numbers[3] + 2
             return Answered(b"", "put")

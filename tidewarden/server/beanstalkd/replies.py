@@ -41,7 +41,7 @@ _WORDS: tuple[tuple[type[Error], bytes], ...] = (
 
 
 def failure(error: Error) -> bytes:
-    """The reply for an error; what a client may try again is an ``INTERNAL_ERROR``, too."""
+    """Word the reply for an error; what a client may try again is an ``INTERNAL_ERROR``, too."""
     for kind, word in _WORDS:
         if isinstance(error, kind):
             return word
@@ -49,16 +49,16 @@ def failure(error: Error) -> bytes:
 
 
 def job(word: str, number: int, body: bytes) -> bytes:
-    """A job and its body."""
+    """Word the reply that carries a job and its body."""
     return b"%s %d %d\r\n%s\r\n" % (word.encode(), number, len(body), body)
 
 
 def data(text: str) -> bytes:
-    """A YAML document."""
+    """Word the reply that carries a YAML document."""
     body = text.encode("utf-8", "replace")
     return b"OK %d\r\n%s\r\n" % (len(body), body)
 
 
 def listed(names: Iterable[str]) -> bytes:
-    """A YAML list of names."""
+    """Word the reply that carries a YAML list of names."""
     return data("---\n" + "".join(f"- {name}\n" for name in names))

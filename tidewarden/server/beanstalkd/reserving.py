@@ -38,7 +38,11 @@ def watched_queues(connection: JobConnection) -> list[str]:
 
 
 def soonest(connection: JobConnection) -> float:
-    """When the first of its jobs runs out of time (the loop's); those that have are forgotten."""
+    """
+    Return when the first of the peer's jobs runs out of time (the loop's).
+
+    Jobs whose time is over are forgotten.
+    """
     now = asyncio.get_running_loop().time()
     over = [number for number, held in connection.reserved.items() if held.until <= now]
     for number in over:
@@ -111,7 +115,7 @@ async def take_first(connection: JobConnection, queues: list[str]) -> Taken | No
 
 
 async def hold(connection: JobConnection, task: Taken) -> bytes:
-    """The connection has this task from now on."""
+    """Give the connection this task from now on; returns the reply."""
     door = connection.door
     number = await door.jobs.numbers.number_of(Job(task.queue, task.id))
     connection.reserved[number] = door.jobs.reserved(task)

@@ -31,7 +31,7 @@ BACKLOG = 1024
 
 class BeanstalkdServer:
     """
-    The beanstalkd door of one node.
+    Serves the beanstalkd door of one node.
 
     Args:
         config: listens where ``beanstalkd`` says; ``limits`` and ``users`` count here.
@@ -93,14 +93,14 @@ class BeanstalkdServer:
 
     @property
     def port(self) -> int:
-        """The TCP port it listens on."""
+        """Return the TCP port it listens on."""
         return self._listener.port
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """
         Admit no new peer, hand out no job, and close the connections.
 
-        Who has reserved a job may delete it for ``grace_s`` seconds; then it is another's.
+        A peer that has reserved a job may delete it for ``grace_s`` seconds; then it is another's.
         """
         peers = self.context.peers
         peers.draining = True

@@ -24,7 +24,7 @@ COMMANDS = (
 
 
 def document(rows: Mapping[str, Any]) -> str:
-    """A YAML dictionary."""
+    """Write a YAML dictionary."""
     return "---\n" + "".join(f"{name}: {value}\n" for name, value in rows.items())
 
 

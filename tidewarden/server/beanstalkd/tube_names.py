@@ -23,13 +23,13 @@ _ESCAPE = re.compile(r":-([pdlrsuo])|:")
 
 
 def is_tube(name: str) -> bool:
-    """Whether beanstalkd would take the name for a tube's."""
+    """Return whether beanstalkd would take the name for a tube's."""
     return len(name) <= TUBE_MAX and _TUBE.fullmatch(name) is not None
 
 
 def queue_of(tube: str) -> str | None:
     """
-    The queue of a tube whose name is one (:func:`is_tube`).
+    Return the queue of a tube whose name is one (:func:`is_tube`).
 
     None: its name is too long for a queue's, because of characters that take three there.
     """
@@ -42,7 +42,7 @@ def queue_of(tube: str) -> str | None:
 
 
 def tube_of(queue: str) -> str | None:
-    """The tube of a queue; None: it has none."""
+    """Return the tube of a queue; None: it has none."""
     tube = _ESCAPE.sub(lambda found: _READ[found[1]] if found[1] else ";", queue)
     return tube if is_tube(tube) and queue_of(tube) == queue else None
 

@@ -114,7 +114,7 @@ def _when(expr: str, holds: Callable[[AlertFigures], bool]) -> Trigger:
 
 
 def _above(name: str, *, each: bool = False) -> Trigger:
-    """One of the node's own numbers is not 0; ``each``: nodes may differ in it."""
+    """Trigger when one of the node's own numbers is not 0; ``each``: nodes may differ in it."""
     series = f"tidewarden_node_{name}"
     expr = series if each else f"max({series})"
     return _when(f"{expr} > 0", lambda seen: seen.number(name) > 0)
@@ -123,7 +123,9 @@ def _above(name: str, *, each: bool = False) -> Trigger:
 def _risen(
     name: str, minutes: int, least: int = 0, *, of: str = "node", each: bool = True
 ) -> Trigger:
-    """One of the node's own counters has counted more than ``least`` within so many minutes."""
+    """
+    Trigger when one of the node's counters counted more than ``least`` within so many minutes.
+    """
     risen = f"increase(tidewarden_{of}_{name}[{minutes}m])"
     # The rings hold an hour less a step.
     seconds = min(60 * minutes, 3600 - STEP_S)
@@ -164,7 +166,9 @@ def _providers(seen: AlertFigures) -> Iterator[Labels]:
 
 
 def _each_risen(label: str, of: str, figure: str, minutes: int, least: int, series: str) -> Trigger:
-    """A figure of a user, or of a webhook, has risen by more than ``least`` within some minutes."""
+    """
+    Trigger when a figure of a user, or a webhook, rose by more than ``least`` within some minutes.
+    """
 
     def cases(seen: AlertFigures) -> Iterator[Labels]:
         for name, history in getattr(seen, of).items():

@@ -35,7 +35,7 @@ class DataRoutes:
     """
     Answers ``/v1/overview``, ``/v1/alerts``, ``/v1/history`` and ``/v1/forecast``.
 
-    What costs something is worked out once for all who ask, and each is shown what its rights
+    What costs something is worked out once for all requests, and each is shown what its rights
     allow.
     """
 

@@ -19,7 +19,7 @@ from .timeline import heard_ms_of, state_of
 AGE_S = 1.0
 PROBLEMS_MAX = 50
 LOOK = ("token:read", "token:write", "token:admin")
-"""Whoever has one of these to all accounts of a provider may see how many are in which state."""
+"""A user who has one of these to all accounts of a provider may see how many are in which state."""
 ACTION = "tidewarden doctor says more, and so does this node's log."
 ACTIONS = {one.warning: one.action for one in CONDITIONS if one.warning}
 """What to do about a warning that an alert is about, too; :data:`ACTION` about the others."""
@@ -56,7 +56,7 @@ class OverviewPage:
         )
 
     def _make(self) -> Overview:
-        """The overview, but for what depends on who looks."""
+        """Make the overview, but for what depends on the user who looks."""
         status, now_ms = self._node.status(), self._clock.unix_ms()
         return Overview(
             at_ms=now_ms,

@@ -55,7 +55,7 @@ class QueueChoice:
                 del known[name]
 
     def chosen(self, now_s: float) -> list[str]:
-        """Return those that are kept now."""
+        """Return the queues that are kept now."""
         for name, at_s in list(self._asked.items()):
             if now_s - at_s > ASKED_S:
                 del self._asked[name]
@@ -69,7 +69,7 @@ class QueueChoice:
         return seen
 
     def ask(self, name: str, now_s: float) -> None:
-        """Note that somebody wants the history of this one."""
+        """Note that a user wants the history of this queue."""
         if name in self._asked or len(self._asked) < QUEUES_MAX // 2:
             self._asked[name] = now_s
         if name not in self._chosen and len(self._chosen) < QUEUES_MAX:

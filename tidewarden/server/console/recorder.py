@@ -1,9 +1,9 @@
 """
 Records the figures of the last hour, what happened, and which alerts fire.
 
-It runs in the first process of each node, whether anybody looks or not, for an operator who comes
-at three in the morning asks what has happened before. So it reads what is in memory anyway, and of
-the store a few counters each ten seconds: of a bounded number of queues, one after the other.
+It runs in the first process of each node, whether a user looks or not, for an operator who comes at
+three in the morning asks what has happened before. So it reads what is in memory anyway, and of the
+store a few counters each ten seconds: of a bounded number of queues, one after the other.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class FigureRecorder:
         self._defects = OncePer(clock, 60.0)
 
     def watched(self) -> None:
-        """Note that somebody looks."""
+        """Note that a user looks."""
         self._watched_at = self._clock.monotonic()
 
     def _is_watched(self, now_s: float) -> bool:
@@ -131,7 +131,7 @@ class FigureRecorder:
         """
         Look at the cluster, and, if another step has begun, at everything else.
 
-        While somebody looks, a step's figures are renewed every few seconds.
+        While a user looks, a step's figures are renewed every few seconds.
         """
         status = self.node.status()
         self.timeline.look(status)
@@ -281,7 +281,7 @@ def _named(
 def _counted(
     histories: dict[str, History], name: str, slot: int, figures: Mapping[str, float]
 ) -> None:
-    """Likewise, counters, of which there was nothing before they were seen first."""
+    """Note counters, of which there was nothing before they were seen first."""
     if name not in histories:
         _named(histories, name, slot - 1, dict.fromkeys(figures, 0.0))
     _named(histories, name, slot, figures)

@@ -123,7 +123,7 @@ class ConsoleRoutes:
 
 
 async def _login_of(request: web.Request) -> Login:
-    """Read the body of somebody who is not known yet: a short one, whose length is announced."""
+    """Read the body of a user who is not known yet: a short one, whose length is announced."""
     if not 0 < (request.content_length or 0) <= LOGIN_BYTES:
         raise BadArg(f"A login is a JSON object of at most {LOGIN_BYTES} bytes.")
     try:

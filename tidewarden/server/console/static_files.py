@@ -45,7 +45,7 @@ CACHE = "no-cache"
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One file as it is sent; ``packed`` is empty where packing it saves little."""
+    """Holds one file as it is sent; ``packed`` is empty where packing it saves little."""
 
     body: bytes
     packed: bytes

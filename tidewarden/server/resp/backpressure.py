@@ -29,7 +29,7 @@ STALL_S = 60.0  # how long replies may lie unread past OUTPUT_BYTES before it is
 
 class Backpressure:
     """
-    The bytes of one peer, in and out.
+    Holds back the bytes of one peer, in and out.
 
     Args:
         transport: the peer's.
@@ -73,7 +73,7 @@ class Backpressure:
         )
 
     def authenticated(self, unauthenticated: UnauthenticatedPeer) -> None:
-        """Its bytes are a user's from now on."""
+        """Note that the peer's bytes are a user's from now on."""
         self._reads = self._transport
         self._transport.set_write_buffer_limits(OUTPUT_BYTES)
         unauthenticated.authenticated()
@@ -81,13 +81,13 @@ class Backpressure:
             self._transport.pause_reading()
 
     def pause(self) -> None:
-        """The peer leaves its replies unread: read nothing of it, and cut it off in a minute."""
+        """Read nothing of a peer that leaves its replies unread, and cut it off in a minute."""
         self.paused = True
         self.read(False)
         self._stall = self._loop.call_later(STALL_S, self._transport.abort)
 
     def resume(self) -> None:
-        """The peer reads again."""
+        """Note that the peer reads again."""
         self.paused = False
         self.stop()
 
@@ -122,13 +122,13 @@ class Backpressure:
             self._transport.abort()
 
     def has_room(self, unbegun: int) -> bool:
-        """Whether more may be read while so many requests are not begun."""
+        """Return whether more may be read while so many requests are not begun."""
         if self._peer.may is UNAUTHENTICATED:
             return not unbegun
         return unbegun <= PIPELINE_MAX // 2 and self.ahead <= AHEAD_BYTES
 
     def is_full(self, unbegun: int) -> bool:
-        """Whether nothing more may be read while so many requests are not begun."""
+        """Return whether nothing more may be read while so many requests are not begun."""
         if self._peer.may is UNAUTHENTICATED:
             return unbegun > UNAUTHENTICATED_PIPELINE_MAX or self.ahead > UNAUTHENTICATED_BYTES
         return unbegun > PIPELINE_MAX or self.ahead > AHEAD_BYTES

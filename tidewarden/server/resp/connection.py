@@ -53,7 +53,7 @@ UNAUTHENTICATED_ARGUMENTS_MAX = 64  # of a request of a peer that has not been l
 
 @dataclass(frozen=True, slots=True)
 class RelayedPeer:
-    """A peer that another process of the node has let in: its user, RESP version and address."""
+    """Describes a peer that another process let in: its user, RESP version and address."""
 
     user: str | None
     resp: int
@@ -62,13 +62,14 @@ class RelayedPeer:
 
 class Connection(asyncio.Protocol):
     """
-    One peer, from accept to close.
+    Serves one peer, from accept to close.
 
     Args:
         server: what all connections of the door share.
         door: at which it came in.
         unauthenticated: pays for what the peer sends until it has logged in; None: it need not.
-        relayed: what the process says of it where it came in; None: it came in here.
+        relayed: what another process of the node says of the peer that came in there; None: the
+            peer came in here.
     """
 
     __slots__ = (
@@ -174,7 +175,9 @@ class Connection(asyncio.Protocol):
             self.reject(Draining("This node is going down.") if server.peers.draining else full)
 
     def _come_relayed(self, user: str | None) -> None:
-        """It counts where it came in; there is no limit to lines, for there is one to peers."""
+        """
+        Count the peer where it came in; there is no limit to lines, for there is one to peers.
+        """
         self.server.peers.connections.add(self)
         self.server.peers.relayed.add(self)
         self.id = -1
@@ -273,7 +276,7 @@ class Connection(asyncio.Protocol):
             self._flow.authenticated(unauthenticated)
 
     def leave(self) -> None:
-        """The peer is nobody again."""
+        """Forget the peer's user."""
         self._belong("")
         self.peer.leave()
         if self.peer.may is UNAUTHENTICATED:
@@ -287,9 +290,9 @@ class Connection(asyncio.Protocol):
 
     def _belong(self, user: str) -> None:
         """
-        The connection is one of this user's, empty: of nobody's. Raises: Full.
+        Count the connection as this user's, empty: as no user's. Raises: Full.
 
-        One that is lost stays nobody's: a login may end later.
+        One that is lost stays no user's: a login may end later.
         """
         if self._relayed is not None or user == self._user or (user and self._lost):
             return
@@ -317,13 +320,13 @@ class Connection(asyncio.Protocol):
         return True
 
     def end_waits(self) -> None:
-        """End the requests that wait; whoever still reads is told DRAINING."""
+        """End the requests that wait; a peer that still reads is told DRAINING."""
         for slot in list(self._slots):
             if slot.waits:
                 slot.cancel()
 
     def waits(self) -> bool:
-        """Whether a request of its waits."""
+        """Return whether a request of the peer waits."""
         return self._held_up
 
     def dismiss(self) -> None:
@@ -334,7 +337,7 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def idle(self) -> bool:
-        """Whether nothing is under way and nothing held."""
+        """Return whether nothing is under way and no task is held."""
         return (
             self._begun_count == 0
             and not self._requests
@@ -343,7 +346,7 @@ class Connection(asyncio.Protocol):
 
     def refuse(self, error: BaseException) -> bytes:
         """
-        The reply for ``error``; one that no caller can handle is logged and answered INTERNAL.
+        Make the reply for ``error``; one that no caller can handle is logged and answered INTERNAL.
         """
         if not isinstance(error, Error):
             log.error(
@@ -354,7 +357,7 @@ class Connection(asyncio.Protocol):
         return encoder.failure(error)
 
     def open_session(self) -> Session:
-        """Its session, opened at the first need."""
+        """Return the peer's session, opened at the first need."""
         session = self.session
         if session is None:
             session = self.session = self.server.queues.open_session(self.peer.user or DEFAULT_NAME)
@@ -364,7 +367,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether nothing more is read: it ends when what is under way is answered."""
+        """
+        Return whether nothing more is read: the connection ends when what is under way is answered.
+        """
         return self._closing
 
     def hang_up(self) -> None:
@@ -424,8 +429,9 @@ class Connection(asyncio.Protocol):
 
     def _read_ahead(self, size: int) -> None:
         """
-        Requests stay unbegun after ``size`` bytes more were read. When they are too many, the peer
-        is held back.
+        Note that requests stay unbegun after ``size`` bytes more were read.
+
+        When they are too many, the peer is held back.
         """
         self._flow.ahead += size
         if not self._flow.is_full(len(self._requests)):
@@ -448,7 +454,7 @@ class Connection(asyncio.Protocol):
     # The order of requests.
 
     def answered(self, slot: Slot) -> None:
-        """A slot's reply has come: send what is in order, begin what was held up."""
+        """Take a slot's reply: send what is in order, begin what was held up."""
         self._begun_count -= 1
         if slot.waits:
             self._held_up = False
@@ -487,7 +493,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self.flush)
 
     def _smooth(self) -> bool:
-        """Whether there is nothing to do but to send one reply."""
+        """Return whether there is nothing to do but to send one reply."""
         return not (
             self._begun_count
             or self._requests
@@ -560,7 +566,7 @@ class Connection(asyncio.Protocol):
         self._pump()
 
     def _together(self, command: Command[Connection] | None) -> int:
-        """How many requests of this verb may be under way at a time."""
+        """Return how many requests of this verb may be under way at a time."""
         if self.peer.may is UNAUTHENTICATED:
             return 1
         if command is None:
@@ -580,7 +586,7 @@ class Connection(asyncio.Protocol):
         muted: bool,
         waits: bool,
     ) -> None:
-        """A request was answered by ``reply``."""
+        """Note that a request was answered by ``reply``."""
         server, peer = self.server, self.peer
         server.answered.note(
             peer.user,

@@ -23,20 +23,7 @@ Connected = TypeVar("Connected")
 
 
 class ServerContext(Generic[Connected]):
-    """
-    Shared by all connections of one RESP door.
-
-    Args:
-        config: its limits count here.
-        services: the rooms that answer.
-        clock: for ages in CLIENT LIST.
-        users: who may log in.
-        admission: bounds unauthenticated peers.
-        commands: the verbs.
-        info: what INFO answers for the sections that are asked for.
-        connections_max: of peers at a time.
-        hand_over: in a further process, gives the first one an end of a line.
-    """
+    """Holds what all connections of one RESP door share."""
 
     def __init__(
         self,
@@ -81,5 +68,5 @@ class ServerContext(Generic[Connected]):
         self.answered = AnsweredRequests("resp", services.traffic)
 
     def count_error(self, code: str) -> None:
-        """An error was answered."""
+        """Count an error that was answered."""
         self.errors[code] += 1

@@ -22,40 +22,40 @@ LONG = 100  # parts of an answer that are encoded in turns
 
 
 def bulk(text: str) -> bytes:
-    """``text`` as a byte string."""
+    """Encode ``text`` as a byte string."""
     data = text.encode("utf-8", "surrogateescape")
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
 def integer(number: int) -> bytes:
-    """An integer."""
+    """Encode an integer."""
     return b":%d\r\n" % number
 
 
 def push(parts: Sequence[str]) -> bytes:
-    """A message that is no reply (RESP3)."""
+    """Encode a message that is no reply (RESP3)."""
     return b">%d\r\n%b" % (len(parts), b"".join(map(bulk, parts)))
 
 
 def failure(error: Error) -> bytes:
-    """The error line of ``error``: its code and its message, kept to one line."""
+    """Encode ``error`` as a line: its code and its message."""
     return error_line(error.code, str(error))
 
 
 def error_line(code: str, message: str) -> bytes:
-    """``-CODE message``; line ends inside the message become blanks."""
+    """Encode ``-CODE message``; line ends inside the message become blanks."""
     line = " ".join(f"{code} {message}".split())
     return b"-%b\r\n" % line[:MESSAGE_CHARS_MAX].encode("utf-8", "backslashreplace")
 
 
 def word_of(failure: bytes) -> str:
-    """The word that a reply of an error begins with."""
+    """Return the word that a reply of an error begins with."""
     return failure[1:40].split(None, 1)[0].decode("ascii", "replace")
 
 
 def encode(value: object, resp: int) -> bytes:
     """
-    Any value a verb answers with: text, bytes, numbers, None, lists, mappings.
+    Encode any value a verb answers with: text, bytes, numbers, None, lists, mappings.
 
     Args:
         value: what to send.
@@ -67,7 +67,7 @@ def encode(value: object, resp: int) -> bytes:
 
 
 async def encode_in_turns(value: object, resp: int) -> bytes:
-    """As :func:`encode`, of what may be long: meanwhile others have their turns."""
+    """Encode as :func:`encode` does, but let others have their turns: the value may be long."""
     out: list[bytes] = []
     await _append_in_turns(out, value, resp)
     return b"".join(out)
@@ -84,7 +84,7 @@ async def encode_map(items: AsyncIterable[tuple[str, object]], resp: int) -> byt
 
 
 async def encode_list(items: AsyncIterable[object], resp: int) -> bytes:
-    """Likewise a list."""
+    """Encode a list whose items come one after the other."""
     parts = [b"", *[encode(item, resp) async for item in items]]
     parts[0] = b"*%d\r\n" % (len(parts) - 1)
     return b"".join(parts)

@@ -27,7 +27,7 @@ TRACEPARENT_BYTES = 55
 
 
 class PutSlot(Slot):
-    """The id, when put.lua answers 1."""
+    """Awaits the answer of put.lua; 1 becomes the id."""
 
     __slots__ = ("queue", "task_id")
 
@@ -45,7 +45,7 @@ class PutSlot(Slot):
 
 
 class TakeSlot(Slot):
-    """The task that was taken, or none."""
+    """Awaits the task that was taken, or none."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ class AckSlot(Slot):
 
 
 def taken(tasks: list[Taken]) -> bytes:
-    """The reply of every take: seven fields of each task, an eighth where its put was traced."""
+    """Encode the reply of every take: seven fields a task, an eighth where its put was traced."""
     if not tasks:
         return encoder.EMPTY
     out = [b"*%d\r\n" % len(tasks)]

@@ -79,7 +79,7 @@ class RequestReader:
 
     def feed(self, data: bytes) -> list[Request]:
         """
-        The requests that ``data`` completes, in order.
+        Return the requests that ``data`` completes, in order.
 
         With :attr:`more` there are others, for :meth:`go_on`.
         """
@@ -100,7 +100,7 @@ class RequestReader:
         return self._read(data)
 
     def go_on(self) -> list[Request]:
-        """Further requests of what was fed."""
+        """Return further requests of what was fed."""
         data = b"".join(self._chunks)
         self._chunks.clear()
         self.more = False
@@ -240,7 +240,11 @@ class RequestReader:
 
 
 def _split(data: bytes) -> list[Request] | None:
-    """The usual chunk: whole requests, no line end inside an argument. None: it is not that."""
+    """
+    Split the usual chunk: whole requests, no line end inside an argument.
+
+    None: it is not that.
+    """
     parts = data.split(b"\r\n")
     last = len(parts) - 1
     count = COUNTS.get(parts[0])

@@ -73,7 +73,7 @@ class LineSender:
 
 
 class RelayLine:
-    """One peer's line to the first process, opened at the first request."""
+    """Carries one peer's requests to the first process, on a line opened at the first of them."""
 
     def __init__(self, hand_over: HandOver, user: str | None, resp: int, address: str) -> None:
         self.speaks = (user, resp, address)
@@ -84,7 +84,7 @@ class RelayLine:
 
     async def ask(self, request: Request, push: Push) -> bytes:
         """
-        The reply to ``request``, as it comes; ``push`` is given the messages before it.
+        Return the reply to ``request``, as it comes; ``push`` is given the messages before it.
 
         Raises: Draining: the first process takes no more, or cut this line. Full: there is no file
         for a line.
@@ -146,6 +146,6 @@ class RelayLine:
             self._streams = None
 
     def close(self) -> None:
-        """The peer has gone, or is somebody else now."""
+        """Cut the line: the peer has gone, or is another user now."""
         self._closed = True
         self._cut()

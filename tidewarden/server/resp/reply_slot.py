@@ -21,7 +21,7 @@ Render = Callable[[Any, int], bytes]
 @dataclass(slots=True)
 class Pending:
     """
-    An answer that is still to come.
+    Holds an answer that is still to come.
 
     ``render(result, resp)`` makes the reply of it, ``resp`` being 2 or 3. ``waits``: it may take as
     long as the caller said, holds up what follows on its connection, and ends with the connection.
@@ -33,7 +33,7 @@ class Pending:
 
 
 class ReplyOrder(Protocol):
-    """The connection whose replies the slots keep in order."""
+    """Stands for the connection whose replies the slots keep in order."""
 
     @property
     def resp(self) -> int: ...
@@ -46,14 +46,14 @@ class ReplyOrder(Protocol):
 
 class Slot:
     """
-    The place of a reply, empty until its result has come.
+    Keeps the place of a reply, empty until its result has come.
 
     The result comes as a future's (``come``), or directly (``set_result``).
 
     ``begun``: the connection counts it among what is under way, and has to be told; from then on
     ``began`` (seconds of the monotonic clock), ``verb``, ``name`` and ``bytes_in`` are what is to
-    be noted of the request when it is answered. ``work``: what to cancel when nobody waits any
-    longer.
+    be noted of the request when it is answered. ``work``: what to cancel when the reply is not
+    wanted any longer.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Slot:
         self.work: Any = None
 
     def render(self, result: Any) -> bytes:
-        """The reply for a result. Raises what the caller is to read as an error."""
+        """Make the reply for a result. Raises what the caller is to read as an error."""
         raise NotImplementedError
 
     def done(self) -> bool:
@@ -122,13 +122,13 @@ class Slot:
             self.connection.abort()
 
     def cancel(self) -> None:
-        """Nobody waits any longer."""
+        """End the work: its reply is not wanted any longer."""
         if self.work is not None:
             self.work.cancel()
 
 
 class PendingSlot(Slot):
-    """One whose result a future brings."""
+    """Keeps the place of a reply whose result a future brings."""
 
     __slots__ = ("_render",)
 
@@ -149,7 +149,7 @@ class PendingSlot(Slot):
         return self._render(result, self.connection.resp)
 
     def come(self, future: asyncio.Future[Any]) -> None:
-        """The result is there."""
+        """Take the result from its future."""
         self.work = None
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is not None:

@@ -40,13 +40,13 @@ STATUS = ("node", "role", "leader", "epoch", "view", "primary", "quorum")
 
 
 def _plain(value: object) -> object:
-    """As INFO writes it: readers of it know 0 and 1."""
+    """Return a value as INFO writes it: readers of it know 0 and 1."""
     return int(value) if isinstance(value, bool) else value
 
 
 class RespServer:
     """
-    The RESP door of one node.
+    Serves the RESP door of one node.
 
     Args:
         config: listens on ``node.host`` at ``node.resp_port``; ``limits`` and ``users`` count here.
@@ -132,7 +132,7 @@ class RespServer:
 
     @property
     def port(self) -> int:
-        """The TCP port it listens on."""
+        """Return the TCP port it listens on."""
         return self._listener.port
 
     async def stop(self, grace_s: float = 5.0) -> None:
@@ -174,7 +174,7 @@ class RespServer:
         return add_up(self.own_stats(), *self._others())
 
     def own_stats(self) -> dict[str, Any]:
-        """Likewise, of this process."""
+        """Return the stats of this process alone."""
         shared = self.context
         return {
             "connections": shared.peers.count(),
@@ -194,13 +194,13 @@ class RespServer:
 
     def reload(self, users: Sequence[User]) -> frozenset[str]:
         """
-        Go on with these users, and with the certificate that is in its files now.
+        Use these users, and the certificate that is in its files now.
 
-        Whoever is gone, or has another secret, is cut off, and everybody who was let in without a
-        name when that is over; other rights count from the next request, and cut off who waits
-        under the old ones.
+        Connections of users who are gone, or have another secret, are cut off, and so is every
+        connection that was let in without a name when that is over. Other rights count from the
+        next request, and cut off a peer that waits under the old ones.
 
-        Returns: the names of those who are gone, or have another secret or other rights.
+        Returns: the names of the users who are gone, or have another secret or other rights.
         """
         if self._tls is not None:
             renew(self._tls.context, self._config.node.tls_cert, self._config.node.tls_key)
@@ -220,7 +220,9 @@ class RespServer:
         return gone | changed
 
     def info(self, wanted: Collection[str] = ()) -> str:
-        """What INFO answers: the ``wanted`` sections, by their names in lower case, or all."""
+        """
+        Return the answer to INFO: the ``wanted`` sections, by their names in lower case, or all.
+        """
         status, stats = self._cluster.status(), self.stats()
         sections: dict[str, dict[str, object]] = {
             "Server": {

@@ -12,7 +12,11 @@ BYTES_MAX = 16 << 20
 
 
 class Transaction:
-    """``failed``: one of the requests was refused, so that EXEC runs none."""
+    """
+    Queues the requests of a MULTI.
+
+    ``failed``: one of them was refused, so that EXEC runs none.
+    """
 
     __slots__ = ("_bytes", "failed", "requests")
 

@@ -38,7 +38,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 def mac_of(cluster_secret: str) -> Mac:
-    """The MACs of nodes that share this secret."""
+    """Return the MACs of nodes that share this secret."""
     return mac_for(cluster_secret, b"tidewarden traffic between nodes 1")
 
 
@@ -112,7 +112,7 @@ class ClusterTraffic:
             return PeerAway("it answers as another version does")
 
     def answer_peer(self, raw: bytes) -> bytes | None:
-        """The message that answers another node's; None: it is of no node, or for another one."""
+        """Answer another node's message; None: it is of no node, or for another one."""
         body = self._mac.open(raw)
         if body is None:
             return None

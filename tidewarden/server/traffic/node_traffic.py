@@ -54,7 +54,7 @@ class PartsOfProcess:
         self._parts: list[Part] = []
 
     def hear(self, part: Part) -> None:
-        """The next part has come."""
+        """Take the next part."""
         self._parts.append(part)
         if part.more:
             return

@@ -120,7 +120,7 @@ class Recorder:
 
 
 def shown_name(verb: str, name: bytes) -> str:
-    """What was sent for a name, as it may be shown."""
+    """Return the name in a request, as it may be shown."""
     if not name:
         return ""
     text = name.decode("utf-8", "replace")

@@ -102,7 +102,7 @@ def report(
     nodes: Sequence[str],
     unreachable: Sequence[UnreachableNode],
 ) -> TrafficReport:
-    """The greatest of a table, the first being the greatest."""
+    """Report the greatest of a table, the first being the greatest."""
     measures = RANKED[query.sort]
 
     def rank(entry: tuple[Key, Sequence[int], Sequence[int]]) -> tuple[int, int]:

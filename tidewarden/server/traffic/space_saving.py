@@ -83,7 +83,9 @@ class SpaceSaving(Generic[Key]):
             self._prune()
 
     def entries(self) -> Iterable[tuple[Key, Sequence[int], Sequence[int]]]:
-        """Each key that is kept: what was counted of it for sure, and how much more it may have."""
+        """
+        Yield each key that is kept, what was counted of it for sure, and how much more it may have.
+        """
         size = self.measures
         return ((key, entry[:size], entry[size:]) for key, entry in self._entries.items())
 

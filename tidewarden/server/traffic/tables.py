@@ -42,7 +42,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tables:
-    """What was counted in some time, a :class:`SpaceSaving` for each side of it."""
+    """Counts the traffic of some time, a :class:`SpaceSaving` for each side of it."""
 
     __slots__ = ("by",)
 
@@ -67,17 +67,17 @@ class Tables:
             table.merge(other.by[side])
 
     def empty(self) -> bool:
-        """Whether nothing was counted."""
+        """Return whether nothing was counted."""
         return not self.by["verb"].totals[0]
 
 
 def kind_of(verb: str) -> str:
-    """What the names are that a verb is about."""
+    """Return the kind of name that a verb is about."""
     return KINDS.get(verb.partition(".")[0], "queue")
 
 
 def parts_of(side: By, table: SpaceSaving[Key], rows_max: int = ROWS_A_PART) -> Iterator[Part]:
-    """A table in pieces, none of which is long."""
+    """Yield a table in pieces, none of which is long."""
     table.trim()
     rows = [(key, list(sums), list(errors)) for key, sums, errors in table.entries()]
     head = (side, table.measures, table.totals, table.floors)
@@ -86,7 +86,11 @@ def parts_of(side: By, table: SpaceSaving[Key], rows_max: int = ROWS_A_PART) -> 
 
 
 def table_of(parts: Sequence[Part], counters: int = COUNTERS) -> SpaceSaving[Key]:
-    """The table that came in these pieces. Raises: ValueError: it counts what we do not know."""
+    """
+    Put the table together that came in these pieces.
+
+    Raises: ValueError: it counts what this version does not know.
+    """
     first = parts[0]
     if first.measures != len(MEASURES) or len(first.totals) != len(first.floors) != first.measures:
         raise ValueError(f"{first.measures} measures")

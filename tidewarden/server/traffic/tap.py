@@ -39,7 +39,7 @@ class TapFilter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Request(NamedTuple):
-    """What is known of a request that was answered."""
+    """Describes a request that was answered."""
 
     user: str
     verb: str
@@ -79,7 +79,7 @@ class TapNews(msgspec.Struct, frozen=True, array_like=True):
 @dataclass(slots=True, eq=False)
 class Tap:
     """
-    One tap: the lines that its reader has not taken yet.
+    Holds the lines of one tap that its reader has not taken yet.
 
     ``matched``: how many requests were what its filter says; ``dropped``: lines for which there was
     no room. ``notify`` is called when there is a line where there was none.
@@ -110,7 +110,7 @@ class Tap:
 
 class Taps:
     """
-    The taps of one process.
+    Keeps the taps of one process.
 
     Args:
         clock: for the time in a line.
@@ -137,11 +137,11 @@ class Taps:
         self.spread(self.shown())
 
     def shown(self) -> list[tuple[int, TapFilter]]:
-        """The taps that are open, for other processes."""
+        """List the taps that are open, for other processes."""
         return [(tap.number, tap.wanted) for tap in self.open.values()]
 
     def show(self, request: Request) -> None:
-        """A request was answered while taps are open."""
+        """Show a request that was answered while taps are open."""
         name, line = request.name, ""
         for tap in self.open.values():
             wanted = tap.wanted
@@ -178,7 +178,7 @@ class Taps:
         }
 
     def news(self, lines_max: int) -> list[TapNews]:
-        """What there is for the first process since the last time, so many lines of each tap."""
+        """Return the news for the first process since the last time, so many lines of each tap."""
         found = []
         for tap in self.open.values():
             if tap.matched or tap.dropped:

@@ -107,7 +107,7 @@ def _stores(connection: Connection, verb: str) -> StoreOperations:
 
 
 def served_stores(services: Services, verb: str) -> StoreOperations:
-    """The replicated stores. Raises: BadArg: this node has none, so there is no ``verb``."""
+    """Return the replicated stores. Raises: BadArg: this node has none, so there is no ``verb``."""
     stores = services.stores
     if stores is None:
         raise BadArg(
@@ -124,14 +124,14 @@ def _operations(connection: Connection) -> ClusterOperations:
 
 
 def served_operations(services: Services) -> ClusterOperations:
-    """What changes the cluster. Raises: Error: this node is no member."""
+    """Return the part that changes the cluster. Raises: Error: this node is no member."""
     if services.operations is None:
         raise Error("This node is a worker, which elects nobody: ask a member.")
     return services.operations
 
 
 def served_backups(services: Services) -> Backups:
-    """What copies the store. Raises: Error: this node does not."""
+    """Return the part that copies the store. Raises: Error: this node makes no backups."""
     if services.backups is None:
         raise Error("This node makes no backups.")
     return services.backups

@@ -37,7 +37,7 @@ Outcome = bytes | Pending | Slot
 @dataclass(frozen=True, slots=True, eq=False)
 class Command(Generic[Caller]):
     """
-    A verb.
+    Declares a verb.
 
     Args:
         name: in upper case.
@@ -80,7 +80,7 @@ class Command(Generic[Caller]):
         )
 
     def misused(self, request: Request) -> BadArg:
-        """The error for a number of arguments that cannot be right."""
+        """Make the error for a number of arguments that cannot be right."""
         return BadArg(
             f"{self.name} has {len(request) - 1} arguments here; its form is: {self.name}"
             f" {self.usage}".rstrip()

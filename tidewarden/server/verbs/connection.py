@@ -204,7 +204,7 @@ def _line(connection: Connection) -> str:
 
 
 async def _list(server: ServerContext[Connection]) -> str:
-    """A line for each peer; as many in one turn of the loop as take a millisecond or two."""
+    """Write a line for each peer; as many in one turn of the loop as take a millisecond or two."""
     peers, lines = list(server.peers.connections), list[str]()
     for first in range(0, len(peers), LINES_A_TURN):
         lines += map(_line, peers[first : first + LINES_A_TURN])
@@ -266,7 +266,7 @@ def command(connection: Connection, request: Request) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _described(item: Command[Any] | None, resp: int) -> bytes:
-    """A row of COMMAND INFO."""
+    """Encode a row of COMMAND INFO."""
     if item is None:
         return encoder.encode(None, resp)
     arity = item.least if item.least == item.most else -item.least

@@ -9,7 +9,7 @@ VALUES_MAX = 10_000
 
 
 def has_many_values(document: bytes) -> bool:
-    """Whether the document may have more values than are read in one turn of the loop."""
+    """Return whether the document may have more values than are read in one turn of the loop."""
     if len(document) <= SHORT_BYTES:
         return False
     return sum(map(document.count, (b",", b"[", b"{"))) > VALUES_MAX

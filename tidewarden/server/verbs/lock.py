@@ -107,7 +107,7 @@ def _locks(connection: Connection) -> Locks:
 
 
 def served_locks(services: Services) -> Locks:
-    """The node's locks. Raises: Error: it serves none."""
+    """Return the node's locks. Raises: Error: it serves none."""
     if services.locks is None:
         raise Error("This node serves no locks.")
     return services.locks

@@ -20,14 +20,14 @@ DIGITS_MAX = 16
 
 
 def number(word: str, value: bytes) -> int:
-    """A decimal integer of 0 or more, at most sixteen digits."""
+    """Read a decimal integer of 0 or more, at most sixteen digits."""
     if not value.isdigit() or len(value) > DIGITS_MAX:
         raise BadArg(f"{word} must be an integer of 0 or more: found {shown(value)}.")
     return int(value)
 
 
 def text(word: str, value: bytes) -> str:
-    """UTF-8 text."""
+    """Read UTF-8 text."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -35,29 +35,29 @@ def text(word: str, value: bytes) -> str:
 
 
 def data(word: str, value: bytes) -> bytes:
-    """Bytes as they came."""
+    """Read bytes as they came."""
     return value
 
 
 def lowered(word: str, value: bytes) -> str:
-    """One of a few words, in lower case."""
+    """Read one of a few words, in lower case."""
     return text(word, value).lower()
 
 
 def unsupported(word: str, value: bytes) -> NoReturn:
-    """A word of the protocol that this version does not know yet."""
+    """Refuse a word of the protocol that this version does not know yet."""
     raise BadArg(f"{word} is not supported by this version.")
 
 
 def shown(value: bytes) -> str:
-    """What a caller sent, fit for an error message."""
+    """Return what a caller sent, fit for an error message."""
     return repr(value[:40].decode("utf-8", "backslashreplace")) + ("…" if len(value) > 40 else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """
-    One option: the field it fills, how its value is read, and the field it excludes.
+    Describes one option: the field it fills, how its value is read, and the field it excludes.
 
     A reader of None means that it has no value.
     """
@@ -73,7 +73,7 @@ MAX_STALE = Option("max_stale_ms", number)
 
 class Options:
     """
-    The options of one verb.
+    Parses the options of one verb.
 
     Args:
         verb: its name, for messages.
@@ -99,11 +99,11 @@ class Options:
             self._table[word.encode()] = self._table[word.lower().encode()] = entry
 
     def parse(self, arguments: Sequence[bytes], start: int) -> dict[str, Any]:
-        """The fields that ``arguments[start:]`` give. Raises BadArg, naming the word."""
+        """Return the fields that ``arguments[start:]`` give. Raises BadArg, naming the word."""
         return self.parse_until(arguments, start)[0]
 
     def parse_until(self, arguments: Sequence[bytes], start: int) -> tuple[dict[str, Any], int]:
-        """The fields, and the index of what follows the options."""
+        """Return the fields, and the index of what follows the options."""
         fields: dict[str, Any] = {}
         table = self._table
         position = start

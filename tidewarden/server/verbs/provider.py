@@ -50,7 +50,7 @@ def listing(connection: Connection, request: Request) -> Pending:
 
 
 async def seen_providers(stored: StoredProviders, rights: Rights) -> list[dict[str, Any]]:
-    """The providers that were put and that the user administers."""
+    """List the providers that were put and that the user administers."""
     seen, found = rights.accounts(*ADMIN), await stored.all()
     return [one for one in found if seen.allow(one["provider"])]
 
@@ -72,7 +72,11 @@ def _integer(found: bool, resp: int) -> bytes:
 
 
 def _administers_and_exports(request: Arguments) -> Iterable[Requirement]:
-    """Who says where a provider's refresh tokens are sent to can get hold of them there."""
+    """
+    Require the right to administer the provider and to export its accounts.
+
+    A user who says where a provider's refresh tokens are sent to can get hold of them there.
+    """
     name = name_of(request[1])
     return [(ADMIN, name), (EXPORT, name)]
 

@@ -53,7 +53,7 @@ TOUCH = Options("Q.TOUCH", {"LEASE": Option("lease_ms", number)})
 
 
 def queue_name(argument: bytes) -> str:
-    """A user's queue. Raises: Denied: its name begins with ``_``."""
+    """Read a user's queue. Raises: Denied: its name begins with ``_``."""
     if argument[:1] == b"_":
         raise Denied(f"Queues whose names begin with _ are the system's: found {shown(argument)}.")
     return text("A queue's name", argument)

@@ -105,7 +105,7 @@ def kick(connection: Connection, request: Request) -> Pending:
 
 
 def _count_of(fields: dict[str, Any], missing: str) -> None:
-    """ALL is a count that is no limit. Raises: BadArg: neither was given."""
+    """Read a count; ALL is no limit. Raises: BadArg: neither was given."""
     if fields.pop("all", False):
         fields["count"] = ALL
     if "count" not in fields:
@@ -273,7 +273,7 @@ def names(connection: Connection, request: Request) -> Pending:
 
 
 async def seen_names(queues: Queues, rights: Rights) -> list[str]:
-    """The users' queues of which a user of these rights may know."""
+    """List the users' queues of which a user of these rights may know."""
     return [
         name
         async for name in in_turns(await queues.catalog.names())
@@ -282,7 +282,7 @@ async def seen_names(queues: Queues, rights: Rights) -> list[str]:
 
 
 async def seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
-    """The topics of which a user of these rights may know, and of their queues likewise."""
+    """List the topics of which a user of these rights may know, and of their queues likewise."""
     topics = (await queues.topics.all()).items()
     return {
         topic: [name for name in linked if rights.see(name)]
@@ -314,8 +314,9 @@ def _ending(result: tuple[str, bytes], resp: int) -> bytes:
 
 def _change_requires(request: Arguments) -> Iterable[Requirement]:
     """
-    Q.UPDATE and Q.DELETE: under a lease number, which 0 is not, the consumer's affair, else the
-    administrator's.
+    Require a right for Q.UPDATE and Q.DELETE: a consumer's, or an administrator's.
+
+    Under a lease number, which 0 is not, it is the consumer's affair.
     """
     leases = [
         after

@@ -88,7 +88,7 @@ def _integer(result: int | bool, resp: int) -> bytes:
 
 
 def _put_requires(request: Arguments) -> Iterable[Requirement]:
-    """The schedule, and the queue it puts to, which stands behind a trigger of several words."""
+    """Require rights to the schedule, and to its queue, which stands behind the trigger."""
     _, used = parse(
         [word.decode("utf-8", "backslashreplace") for word in request[2 : 2 + TRIGGER_WORDS_MAX]]
     )

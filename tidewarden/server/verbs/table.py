@@ -26,7 +26,11 @@ from .command import Command, Outcome
 
 
 def table(commands: Iterable[Command[Connection]]) -> dict[bytes, Command[Connection]]:
-    """The commands by name in upper and in lower case; a mixed one is looked up in upper case."""
+    """
+    Make the table of the commands, by name in upper and in lower case.
+
+    A name in mixed case is looked up in upper case.
+    """
     found: dict[bytes, Command[Connection]] = {}
     for command in commands:
         name = command.name.encode()
@@ -37,7 +41,7 @@ def table(commands: Iterable[Command[Connection]]) -> dict[bytes, Command[Connec
 
 
 def _noting(command: Command[Connection], audited: Audited) -> Command[Connection]:
-    """The same verb, of which the audit log hears."""
+    """Return the same verb, of which the audit log hears."""
 
     def handler(connection: Connection, request: Request) -> Outcome:
         outcome = command.handler(connection, request)

@@ -65,7 +65,7 @@ STEERED = ("release", "probe", "quarantine")
 
 def fields_of(document: bytes) -> dict[str, Any]:
     """
-    An account's fields from JSON.
+    Read an account's fields from JSON.
 
     Raises: BadArg, TooBig, without quoting what may be a secret.
     """
@@ -80,7 +80,7 @@ def fields_of(document: bytes) -> dict[str, Any]:
 
 
 def account_name(argument: bytes) -> str:
-    """``provider/account``. Raises: BadArg: there is no slash, or nothing on one of its sides."""
+    """Read ``provider/account``. Raises: BadArg: no slash, or nothing on one of its sides."""
     name = text("An account's name", argument)
     provider, _, rest = name.partition("/")
     if not provider or not rest:
@@ -89,7 +89,7 @@ def account_name(argument: bytes) -> str:
 
 
 def provider_name(argument: bytes) -> str:
-    """A provider's name. Raises: BadArg: it is empty, or an account's."""
+    """Read a provider's name. Raises: BadArg: it is empty, or an account's."""
     name = text("A provider's name", argument)
     if not name or "/" in name:
         raise BadArg(f"A provider is named alone, without an account: found {name[:60]!r}.")
@@ -97,7 +97,7 @@ def provider_name(argument: bytes) -> str:
 
 
 def subject_name(argument: bytes) -> str:
-    """``provider/account``, or a provider alone. Raises: BadArg: it is neither."""
+    """Read ``provider/account``, or a provider alone. Raises: BadArg: it is neither."""
     return account_name(argument) if b"/" in argument else provider_name(argument)
 
 
@@ -158,7 +158,7 @@ async def read_many(
     **fields: int,
 ) -> Sequence[AccountToken | Error]:
     """
-    The tokens of many accounts, or why there is none.
+    Read the tokens of many accounts; each result is a token, or why there is none.
 
     ``deny`` makes the error for one that is not allowed; ``note`` is told each that was read.
     """
@@ -174,7 +174,7 @@ async def read_many(
 
 
 def no_reader(what: str, account: str, user: str) -> Denied:
-    """The error for an account among others, whose token the user may not read."""
+    """Make the error for an account among others, whose token the user may not read."""
     return denied(what, f"token:read:{account[:200]}", user)
 
 
@@ -211,7 +211,9 @@ def provider(connection: Connection, request: Request) -> Pending:
 
 
 async def steered(tokens: Tokens, action: str, name: str) -> dict[str, Any]:
-    """What an operator wants done about a provider is done; the provider's story from then on."""
+    """
+    Do what an operator wants done about a provider; returns the provider's story from then on.
+    """
     actions = {
         "release": tokens.release_provider,
         "probe": tokens.probe_provider,
@@ -238,7 +240,7 @@ def stats(connection: Connection, request: Request) -> Pending:
 
 
 async def seen_stats(tokens: Tokens, rights: Rights) -> dict[str, dict[str, Any]]:
-    """The figures of the providers of which the user may see all accounts."""
+    """Return the figures of the providers of which the user may see all accounts."""
     seen, found = rights.accounts(*ACCOUNT_LOOK), await tokens.stats()
     return {name: figures for name, figures in found.items() if seen.allow(name)}
 
@@ -266,7 +268,7 @@ def import_sealed(connection: Connection, request: Request) -> Pending:
 
 
 def _noting(connection: Connection, action: str) -> Note:
-    """What tells the audit log of each account of a request."""
+    """Return what tells the audit log of each account of a request."""
     audit, peer = connection.server.services.audit, connection.peer
     if audit is None:
         return ignored

@@ -27,7 +27,7 @@ from .options import Option, Options, Read, lowered, number, shown, text
 
 
 def one_of(kind: Any) -> Read:
-    """A reader of the words of a Literal type."""
+    """Return a reader of the words of a Literal type."""
     allowed = get_args(kind)
 
     def read(word: str, value: bytes) -> str:
@@ -40,7 +40,7 @@ def one_of(kind: Any) -> Read:
 
 
 def top(word: str, value: bytes) -> int:
-    """How many rows."""
+    """Read how many rows are wanted."""
     found = number(word, value)
     if not 1 <= found <= TOP_MAX:
         raise BadArg(f"{word} is from 1 to {TOP_MAX}: found {found}.")
@@ -48,7 +48,7 @@ def top(word: str, value: bytes) -> int:
 
 
 def one_in(word: str, value: bytes) -> int:
-    """``1/n``."""
+    """Read ``1/n``."""
     first, slash, rest = value.partition(b"/")
     if first != b"1" or not slash or not rest.isdigit() or not 1 <= int(rest[:16]) <= ONE_IN_MAX:
         raise BadArg(f"{word} is 1/n, n from 1 to {ONE_IN_MAX}: found {shown(value)}.")

@@ -1,10 +1,10 @@
 """
-The one connection by which a node gives orders to its own store.
+Holds the one connection by which a node gives orders to its own store.
 
-Orders must not overtake each other, not even those that nobody waits for any more. So what was sent
-is never given up: whoever asks next waits until the store has answered what it owes. Where the
-connection itself was lost while the store lives, the next one first ends the former at the server:
-what lay there unread is then not executed.
+Orders must not overtake each other, not even those whose callers have gone. So what was sent is
+never given up: the next order waits until the store has answered what it owes. Where the connection
+itself was lost while the store lives, the next one first ends the former at the server: what lay
+there unread is then not executed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ControlLink:
 
     @property
     def connected(self) -> bool:
-        """Whether it is connected and logged in."""
+        """Return whether the link is connected and logged in."""
         return self._connection is not None
 
     async def ask(self, *commands: Command, limit_s: float) -> list[Any]:

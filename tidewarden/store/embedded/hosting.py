@@ -1,4 +1,4 @@
-"""Runs the store of one node, as its configuration says, as long as somebody wants it."""
+"""Runs the store of one node, as its configuration says, as long as it is wanted."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@ Remembers which starts of a store have lost nothing of what the starts before th
 
 A store that was killed and started again on the same boot of its host has every write that it ever
 acknowledged: they were in the kernel's hands. So may one that ended in order, whatever happened
-since. Whoever was cut off by a power failure, or in the midst of taking over another's data, may
-not: its lineage begins anew, and it is no member of any in-sync set.
+since. A store that was cut off by a power failure, or in the midst of taking over another's data,
+may not: its lineage begins anew, and it is no member of any in-sync set.
 
 All of it lies in the store's folder, and is on disk before the store starts.
 """
@@ -42,12 +42,12 @@ class Lineage:
 
     @property
     def incarnation(self) -> str:
-        """The start that runs, or ran last."""
+        """Return the start that runs, or ran last."""
         return self.incarnations[-1]
 
     @property
     def continues(self) -> tuple[str, ...]:
-        """The starts before it, newest last."""
+        """Return the starts before it, newest last."""
         return self.incarnations[:-1]
 
 

@@ -87,13 +87,13 @@ class EmbeddedStore:
 
     @property
     def restarts(self) -> int:
-        """How often it was started again after it had ended."""
+        """Return how often the store was started again after it had ended."""
         return self._watch.restarts
 
     @property
     def url(self) -> str:
         """
-        The address and password, as redis-py's ``from_url`` reads them.
+        Return the address and password, as redis-py's ``from_url`` reads them.
 
         A secret: keep it out of logs.
         """
@@ -101,12 +101,12 @@ class EmbeddedStore:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the valkey-server, or None when there is none."""
+        """Return the process id of the valkey-server, or None when there is none."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     @property
     def socket_path(self) -> Path:
-        """The path of the Unix socket: see :attr:`ServerFolder.socket_path`."""
+        """Return the path of the Unix socket: see :attr:`ServerFolder.socket_path`."""
         return self._files.socket_path
 
     async def start(self) -> str:
@@ -260,7 +260,7 @@ class EmbeddedStore:
 
 
 def _refusal(error: BaseException, server: ServerProcess) -> str:
-    """Why a server was ended that ran: what it answered, or that it did not."""
+    """Say why a running server was ended: what it answered, or that it did not answer."""
     said = (
         f"refused its start: {error}"
         if str(error)

@@ -48,7 +48,7 @@ class ServerProcess:
 
 
 class ServerFolder:
-    """Is the folder of one valkey-server, which whoever has taken it may start."""
+    """Is the folder of one valkey-server, which only the holder of its locks may start."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ServerFolder:
 
     @property
     def log_path(self) -> Path:
-        """What the server says goes here."""
+        """Return the file that has the server's log."""
         return self.path / "valkey.log"
 
     def usual_settings(self) -> list[Setting]:
@@ -108,7 +108,7 @@ class ServerFolder:
 
     @property
     def is_taken(self) -> bool:
-        """Whether it was taken, and what says so was not removed since."""
+        """Return whether the folder is taken, and the files that say so were not removed since."""
         return all(lock.is_held for lock in self._locks)
 
     async def take(self, clock: Clock) -> None:

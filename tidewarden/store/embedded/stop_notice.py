@@ -1,5 +1,5 @@
 """
-Lets who is about to stop a store tell its node, which is another process, and wait for it.
+Lets a process that stops a store tell its node, which is another process, and wait for it.
 
 The notice is a file in the store's folder. The node hands the primary over, has the store leave the
 in-sync set, and takes the notice away.

@@ -92,18 +92,18 @@ class StoreHost:
 
     @property
     def restarts(self) -> int:
-        """How often it was started again after it had ended."""
+        """Return how often the store was started again after it had ended."""
         return self._watch.restarts
 
     @property
     def pid(self) -> int | None:
-        """The process id of the valkey-server, or None when there is none."""
+        """Return the process id of the valkey-server, or None when there is none."""
         process = self._server.process if self._server else None
         return process.pid if process and process.returncode is None else None
 
     @property
     def socket_path(self) -> Path:
-        """The path of the Unix socket: see :attr:`ServerFolder.socket_path`."""
+        """Return the path of the Unix socket: see :attr:`ServerFolder.socket_path`."""
         return self._files.socket_path
 
     async def start(self) -> None:

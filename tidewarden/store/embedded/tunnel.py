@@ -88,14 +88,10 @@ def store_url(node: Node, address: str, user: str, password: str) -> str:
 
 
 class StoreTunnel:
-    """
-    Both halves, for the store in ``folder`` with the Unix socket ``store``.
-
-    Call everything in one event loop.
-    """
+    """Runs both halves, for the store in ``folder`` with the Unix socket ``store``."""
 
     def __init__(self, node: Node, folder: Path, store: Path, clock: Clock) -> None:
-        """``node``: it has a certificate; its host and store port are listened at."""
+        """Listen at the host and store port of ``node``, which has a certificate."""
         self._node = node
         self._folder = folder
         self._store = store
@@ -131,12 +127,12 @@ class StoreTunnel:
 
     @property
     def port(self) -> int:
-        """The TCP port at which it speaks TLS."""
+        """Return the TCP port at which it speaks TLS."""
         return self._inward.port
 
     @property
     def connections(self) -> int:
-        """How many connections it carries, both ways."""
+        """Return how many connections the tunnel carries, both ways."""
         return len(self._inward.guests) + len(self._outward.guests)
 
     # --- inwards
@@ -232,7 +228,7 @@ class StoreTunnel:
 
 
 class Guest:
-    """One connection that was accepted. It is a stranger until the store has let it in."""
+    """Holds one accepted connection, which is a stranger until the store has let it in."""
 
     def __init__(self, door: Door, accepted: socket.socket, address: str) -> None:
         self._door = door
@@ -244,7 +240,7 @@ class Guest:
         """
         Look at what the store answers; returns whether it has let the guest in.
 
-        To who has not logged in it answers errors alone.
+        It answers errors alone before a login.
         """
         if all(line.startswith(b"-") for line in data.splitlines()):
             return False
@@ -252,7 +248,7 @@ class Guest:
         return True
 
     def know(self) -> None:
-        """It is a stranger no more."""
+        """Note that the guest is a stranger no more."""
         self._door.strangers.pop(self, None)
         self.on_known()
 
@@ -264,7 +260,7 @@ class Guest:
 
 class Door:
     """
-    Listens, and has ``meet`` serve each who comes, in a task of its own.
+    Listens, and has ``meet`` serve each guest in a task of its own.
 
     Args:
         name: what it is called in the log.
@@ -291,7 +287,7 @@ class Door:
 
     @property
     def port(self) -> int:
-        """The TCP port it listens at."""
+        """Return the TCP port it listens at."""
         return int(self._sockets[0].getsockname()[1])
 
     async def open(self, host: str, port: int) -> None:
@@ -309,7 +305,7 @@ class Door:
         self._accepting = [loop.create_task(self._accept(one)) for one in self._sockets]
 
     async def close(self) -> None:
-        """Listen no more, and close who is there."""
+        """Listen no more, and close the guests' connections."""
         jobs = [*self._accepting, *self.guests.values()]
         for job in jobs:
             job.cancel()
@@ -368,7 +364,7 @@ class Door:
 
 
 def _unreachable(error: OSError | TimeoutError, host: str) -> str:
-    """Why the other node's store cannot be followed."""
+    """Say why the other node's store cannot be followed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message.removesuffix(".")
         return (

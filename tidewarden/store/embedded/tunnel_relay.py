@@ -18,7 +18,7 @@ SILENT_S = 10
 
 class Relay:
     """
-    Joins the connection of who ``came`` with the one to where it is ``going``.
+    Joins the connection that ``came`` with the one to where it is ``going``.
 
     TLS knows no half of a connection: when a side ends, what it has sent still goes to the other,
     which is then closed.
@@ -43,7 +43,7 @@ class Relay:
 
 
 class End(asyncio.Protocol):
-    """One side of a relay."""
+    """Is one side of a relay."""
 
     other: End
 
@@ -66,7 +66,7 @@ class End(asyncio.Protocol):
             self.other.begin(self.transport)
 
     def begin(self, out: asyncio.Transport) -> None:
-        """The other side is there: it gets what came meanwhile, and all that comes."""
+        """Join the other side: it gets what came meanwhile, and all that comes."""
         for data in self._early:
             out.write(data)
         self._early.clear()

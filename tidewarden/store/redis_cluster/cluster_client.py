@@ -86,19 +86,19 @@ class ClusterClient:
 
     @property
     def up(self) -> bool:
-        """Whether at least one primary serves."""
+        """Return whether at least one primary serves."""
         return any(
             link.up and not self.topology.troubles.get(place) for place, link in self._owners()
         )
 
     @property
     def at(self) -> str:
-        """The addresses of all primaries."""
+        """Return the addresses of all primaries."""
         return " ".join(link.at for _, link in self._owners())
 
     @property
     def why(self) -> str:
-        """What keeps primaries from serving."""
+        """Say what keeps primaries from serving."""
         if not self._links:
             return self.topology.why()
         whys = (self.topology.troubles.get(place) or link.why for place, link in self._owners())
@@ -106,17 +106,17 @@ class ClusterClient:
 
     @property
     def reconnects(self) -> int:
-        """Connections made."""
+        """Return how many connections were made."""
         return self._ended_reconnects + sum(link.reconnects for link in self._links.values())
 
     def warning(self) -> str:
-        """Which primaries are away, or what is wrong with the cluster."""
+        """Say which primaries are away, or what is wrong with the cluster."""
         if any(not link.up or self.topology.troubles.get(place) for place, link in self._owners()):
             return f"a part of the store is away: {self.why or 'connecting'}"
         return ""
 
     def each(self) -> list[StoreConnection]:
-        """The links to all primaries, in the order of their slots."""
+        """Return the links to all primaries, in the order of their slots."""
         return [link for _, link in self._owners()]
 
     def link_of(self, key: str | bytes) -> StoreConnection | None:
@@ -261,11 +261,7 @@ class ClusterClient:
             self._wait(call)
 
     def refused(self, message: str) -> None:
-        """
-        Ignore the error: a server that is a replica now refuses whole calls, by MOVED.
-
-        A server that is a replica now refuses whole calls, by MOVED.
-        """
+        """Ignore the error: a server that is a replica now refuses whole calls, by MOVED."""
 
     def astray(
         self, call: RedirectedCall, link: StoreConnection, error: NotRun, *, first: bool
@@ -299,7 +295,7 @@ class ClusterClient:
             self._wait(call, first=first)
 
     def through(self, slot: int) -> None:
-        """The slot is served again: the others may go."""
+        """Send the calls that wait for a slot: it is served again."""
         self._scouted.discard(slot)
         self._words.pop(slot, None)
         room = self._rooms.pop(slot, None)

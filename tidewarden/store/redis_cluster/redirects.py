@@ -26,7 +26,7 @@ class Redirector(Protocol):
         self, call: RedirectedCall, link: StoreConnection, error: NotRun, *, first: bool
     ) -> None:
         """
-        The server at the end of ``link`` has not executed it.
+        Take back a call that the server at the end of ``link`` has not executed.
 
         ``first``: it was sent to try for those that wait.
         """
@@ -91,9 +91,7 @@ class RedirectedCall:
         self.set_result = self._receiver.set_result
 
     def goes_by(self, link: StoreConnection) -> None:
-        """
-        Note the connection it goes by next, and tell who wants to send something there before it.
-        """
+        """Note the connection it goes by next, and tell a call that wants to go there before it."""
         self.link = link
         if self._sent_by is not None:
             self._sent_by(link)

@@ -127,7 +127,7 @@ class ShardedPubSub:
             )
 
     def _lost(self, prefix: str, link: StoreConnection | None) -> None:
-        """Not subscribed there, or no longer: look in a moment where the slot is."""
+        """Look in a moment where the slot is: it is not subscribed there, or no longer."""
         if self._at.get(prefix) is link:
             self._at[prefix] = None
         self._topology.hurry()

@@ -20,7 +20,7 @@ LATEST_MAX = 1000
 
 @lru_cache(maxsize=65536)
 def slot_of(key: str | bytes | int) -> int:
-    """The slot of a key: CRC16 (XMODEM) of what stands in its first braces, else of all of it."""
+    """Return a key's slot: CRC16 (XMODEM) of what stands in its first braces, else of all of it."""
     raw = key if isinstance(key, bytes) else str(key).encode()
     begin = raw.find(b"{")
     if begin >= 0:
@@ -33,7 +33,7 @@ def slot_of(key: str | bytes | int) -> int:
 @dataclass(frozen=True, slots=True)
 class Claim:
     """
-    A server's claim about slots.
+    Holds a server's claim about slots.
 
     The slots ``first`` to ``last`` belong to the primary at ``place`` (host:port), since ``epoch``.
 
@@ -50,7 +50,7 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class SlotsReply:
     """
-    The slots and servers of a cluster, as one server tells them.
+    Holds the slots and servers of a cluster, as one server tells them.
 
     ``trouble``: why it would serve nobody now, or "".
 
@@ -64,7 +64,7 @@ class SlotsReply:
 
 
 def place_of(host: str, port: int) -> str:
-    """How a server is called in this room: ``host:port``, an IPv6 address in brackets."""
+    """Return a server's name in this room: ``host:port``, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -97,14 +97,14 @@ def read_slots(slots: Any, nodes: bytes, asked: str, trouble: str = "") -> Slots
 
 
 def _place(server: Any, asked: str) -> str:
-    """One that does not know its own address, or may not tell it, is where it was asked."""
+    """Return a server's place; one that does not know or tell its address is where it was asked."""
     host = server[0].decode() if server[0] else ""
     return place_of(host if host not in ("", "?") else host_of(asked), server[1])
 
 
 class SlotMap:
     """
-    Who has which slot, by the newest word on each: the greater epoch wins, of equals the later.
+    Maps slots to primaries by the newest word on each: the greater epoch wins, of equals the later.
 
     That is the cluster's own rule, so a server that is behind takes nothing back.
     """
@@ -119,7 +119,7 @@ class SlotMap:
         self._names: dict[str, str] = {}  # of primaries, by place
 
     def owner(self, slot: int) -> str:
-        """The place of the primary that has the slot; "": nobody is known to."""
+        """Return the place of the primary that has the slot; "": none is known to."""
         return self._owners[slot]
 
     def turn(self, slot: int) -> int:
@@ -209,7 +209,7 @@ class SlotMap:
 
 def whom_to_ask(places: Sequence[str], known: Sequence[str], most: int) -> list[str]:
     """
-    Whom to ask: all ``places``, and of the others that are ``known`` as many as fit into ``most``.
+    Choose the servers to ask: all ``places``, and as many others ``known`` as fit into ``most``.
     """
     asked = list(dict.fromkeys(places))
     asked += [place for place in dict.fromkeys(known) if place not in asked][

@@ -43,7 +43,7 @@ def by_cluster(url: str) -> bool:
 
 class ClusterUrl:
     """
-    The parts of a ``redis+cluster://`` URL.
+    Parses a ``redis+cluster://`` URL.
 
     Its form is ``redis+cluster://[user:password@]host:port,host:port[?options]``; ``rediss+`` is
     TLS to all.
@@ -72,7 +72,7 @@ class ClusterUrl:
             check_url(self.url_of(one))
 
     def url_of(self, place: str) -> str:
-        """How the server at ``place`` (host:port) is connected to."""
+        """Return the URL of the server at ``place`` (host:port)."""
         return f"{self._scheme}://{self._user}{place}{self._query}"
 
 
@@ -107,7 +107,7 @@ class Topology:
     # --- what is known
 
     def owner(self, key: str | bytes) -> str:
-        """The place of the primary that has the key's slot; "": nobody is known to."""
+        """Return the place of the primary that has the key's slot; "": none is known to."""
         return self.map.owner(slot_of(key))
 
     def url_of(self, place: str) -> str:
@@ -149,7 +149,7 @@ class Topology:
             )
 
     async def forget(self, changed: Changed) -> None:
-        """Whoever followed does so no more; the last one closes the connections."""
+        """Forget a follower; the last one closes the connections."""
         self._followers.pop(changed, None)
         if self._followers or self._run_task is None:
             return
@@ -163,7 +163,7 @@ class Topology:
         )
 
     def hurry(self) -> None:
-        """Something has changed, or seems to: ask all, soon."""
+        """Ask all servers soon: something has changed, or seems to."""
         self._hurried.set()
 
     def _tell(self) -> None:
@@ -193,7 +193,7 @@ class Topology:
                 continue
 
     def _ask(self, *, everybody: bool) -> None:
-        """One that still owes an answer is not asked again."""
+        """Ask the servers that do not still owe an answer."""
         up = [
             place for place, link in self._askers.items() if link.up and place not in self._asking
         ]
@@ -207,7 +207,7 @@ class Topology:
             task.add_done_callback(lambda _, place=place: self._asking.pop(place, None))  # type: ignore[misc]
 
     async def _ask_one(self, place: str, link: StoreConnection) -> None:
-        """A server that says nothing has nothing to say; the connection's own watch ends it."""
+        """Ask one server; if it says nothing, the connection's own watch ends the question."""
         self.looks += 1
         asked = [
             link.call("CLUSTER", "SLOTS"),
@@ -254,8 +254,9 @@ class Topology:
 
     def _keep_askers(self) -> None:
         """
-        Connections to ask along: to those that the URL names, and to some of the others, for these
-        may all go.
+        Keep connections to ask along: to the servers of the URL, and to some others.
+
+        The servers of the URL may all go.
         """
         if not self._followers:
             return
@@ -291,7 +292,7 @@ class Owner:
 
     def follow(self, moved: Callable[[str], None], /) -> None:
         """
-        From now on call ``moved`` with the URL of the key's primary, whenever it may be another.
+        Call ``moved`` with the URL of the key's primary from now on, whenever it may be another.
         """
 
         def changed() -> None:
@@ -303,11 +304,11 @@ class Owner:
         self._topology.follow(changed)
 
     async def forget(self, moved: Callable[[str], None], /) -> None:
-        """Whoever followed does so no more."""
+        """Forget the follower."""
         await self._topology.forget(self._followers.pop(moved))
 
     async def find(self) -> str:
-        """The URL of the key's primary. Raises: StoreDown: nobody is known to be."""
+        """Return the URL of the key's primary. Raises: StoreDown: none is known."""
         self._topology.hurry()
         place = self._topology.owner(self._key)
         if not place:
@@ -316,7 +317,7 @@ class Owner:
 
 
 def _trouble(facts: dict[str, str]) -> str:
-    """Why a cluster whose state is not ok serves nobody."""
+    """Say why a cluster whose state is not ok serves no call."""
     missing = SLOTS - int(facts.get("cluster_slots_ok", "0"))
     return f"CLUSTERDOWN the cluster's state is {facts.get('cluster_state', '?')}" + (
         f"; {missing} of its slots are served by nobody" if missing else ""

@@ -1,8 +1,6 @@
 """
 Encodes and decodes the records of an account. ``tokens/lua/prelude.lua`` reads their heads.
 
-``tokens/lua/prelude.lua`` reads their heads.
-
 A row holds the sealed pair and what is needed to find its next refresh; what refreshing it met with
 lies apart, in its troubles, so that a note about a failure can never overwrite a pair. Row, version
 1, big-endian::
@@ -12,7 +10,7 @@ lies apart, in its troubles, so that a note about a failure can never overwrite 
     | length 4, sealed access token | sealed refresh token
 
 ``origin`` and ``current`` are fingerprints: of the refresh token that began the grant, and of the
-one in the row. Flag 1: the pair came from a refresh of ours, not from whoever put the grant.
+one in the row. Flag 1: the pair came from a refresh of ours, not from the user who put the grant.
 
 What else is known of an account (:class:`AccountDetails`) lies in a hash of its own, so that a node
 of an earlier version, which knows nothing of it, neither misreads a row nor loses any of it. On its
@@ -72,7 +70,7 @@ class AccountDetails(msgspec.Struct, array_like=True, frozen=True):
         return bool(self.parameters or self.extras or self.consent_expires_ms)
 
     def pack(self, grant: int) -> bytes:
-        """The stored form; empty when nothing is known."""
+        """Return the stored form; empty when nothing is known."""
         if not self:
             return b""
         told_ms = self.consent_expires_ms if self.consent_end == "fixed" else 0
@@ -116,7 +114,7 @@ class AccountRow:
         return _DETAILED.pack(DETAILED, len(details)) + details + self.pack()
 
     def pack(self) -> bytes:
-        """The stored form, without the details."""
+        """Return the stored form, without the details."""
         kind, scope = self.token_type.encode(), self.scope.encode()
         return b"".join(
             (
@@ -201,11 +199,13 @@ class RefreshTroubles(msgspec.Struct, array_like=True):
 
     @property
     def given_up(self) -> bool:
-        """Whether the account is not asked about any more by itself: dead, lost or stopped."""
+        """
+        Return whether no refresh is tried any more by itself: the account is dead, lost or stopped.
+        """
         return self.dead or self.stopped
 
     def pack(self) -> bytes:
-        """The stored form."""
+        """Return the stored form."""
         return msgspec.msgpack.encode(self)
 
 
@@ -295,11 +295,10 @@ def parse_row(raw: bytes, details: bytes | None = None) -> AccountRow:
 
 def parse_details(raw: bytes, grant: int) -> AccountDetails:
     """
-    The details of their stored form.
+    Parse the stored form of an account's details.
 
-    Of an earlier grant only the parameters count; of those that nobody can read, nothing.
-
-    Nothing is sent for an account that lacks a parameter, so that to lose them harms no grant.
+    Of an earlier grant only the parameters count; unreadable details count as none: nothing is sent
+    for an account that lacks a parameter, so that to lose them harms no grant.
     """
     if len(raw) < _DETAILS.size or raw[0] != DETAILS_VERSION:
         return NO_DETAILS
@@ -312,10 +311,10 @@ def parse_details(raw: bytes, grant: int) -> AccountDetails:
 
 def parse_troubles(raw: bytes | None) -> RefreshTroubles | None:
     """
-    The troubles of their stored form; None when there are none.
+    Parse the stored form of an account's troubles; None when there are none.
 
-    Of those that cannot be read nothing is left but that there are some: the next refresh writes
-    them anew.
+    Unreadable troubles become troubles of which nothing is known: the next refresh writes them
+    anew.
     """
     try:
         return msgspec.msgpack.decode(raw, type=RefreshTroubles) if raw else None
@@ -326,7 +325,7 @@ def parse_troubles(raw: bytes | None) -> RefreshTroubles | None:
 
 
 def parse_intent(raw: bytes | None) -> Intent | None:
-    """The intent of its stored form; None when there is none."""
+    """Parse the stored form of an intent; None when there is none."""
     if not raw:
         return None
     grant, generation, started, until, fingerprint, lease = _INTENT.unpack_from(raw)

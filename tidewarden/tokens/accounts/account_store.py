@@ -140,9 +140,9 @@ class AccountStore:
 
     def __init__(self, script: RunScript, shards: Shards, each: RunEach | None = None) -> None:
         """
-        ``each`` runs a script that changes nothing on all shards of a queue.
+        Run scripts that change nothing on all shards of a queue by ``each``.
 
-        None: ``script`` does, on one after the other.
+        Without it, run them by ``script`` on one shard after the other.
         """
         self.script = script
         self._script_each = each
@@ -164,7 +164,7 @@ class AccountStore:
         return AccountReading(now_ms, floor, row, parse_troubles(troubles), first)
 
     async def sealed(self, queue: str, account: str) -> list[AccountRow]:
-        """The account's row and its spare, those that are there and can be read."""
+        """Read the account's row and its spare, those that are there and can be read."""
         return _readable(account, await self._item("pair", queue, account, ()))
 
     async def put(
@@ -274,14 +274,12 @@ class AccountStore:
     async def page(
         self, queue: str, shard: int, cursor: int, count: int, *, troubled: bool
     ) -> Batch:
-        """
-        About ``count`` accounts of a shard: ``(next cursor or 0, the store's now_ms, entries)``.
-        """
+        """Read about ``count`` accounts: ``(next cursor or 0, the store's now_ms, entries)``."""
         kind = "troubled" if troubled else "all"
         return _batch(await self.script("tokens.page", queue, shard, (cursor, count, kind)))
 
     async def first_pages(self, queue: str, count: int, *, troubled: bool) -> list[Batch]:
-        """As :meth:`page`, of each shard from its start."""
+        """Read the first page of each shard, as :meth:`page` does."""
         kind = "troubled" if troubled else "all"
         return [_batch(found) for found in await self._each("tokens.page", queue, (0, count, kind))]
 
@@ -318,9 +316,9 @@ class AccountStore:
         self, queue: str, shard: int, most: int, claim_ms: int, told: Sequence[bytes] = ()
     ) -> list[bytes]:
         """
-        Claim the events of a shard's accounts that are to be told, the oldest first.
+        Claim the oldest events of a shard's accounts, for this node to deliver within ``claim_ms``.
 
-        They are this node's to tell for ``claim_ms``; ``told``: the events that it has told. See
+        ``told`` are events that it has delivered; the shard forgets them. See
         ``tokens/lua/outbox_claim.lua``.
         """
         return list(await self.script("tokens.outbox_claim", queue, shard, (most, claim_ms, *told)))
@@ -352,7 +350,7 @@ class AccountStore:
     async def level_all(
         self, queue: str, horizon_ms: int, every_ms: int, most: int, life_ms: int
     ) -> list[tuple[int, int]]:
-        """As :meth:`level`, of each shard."""
+        """Level each shard, as :meth:`level` does."""
         found = await self._each("tokens.level", queue, (horizon_ms, every_ms, most, life_ms))
         return [(moved, due) for moved, due in found]
 
@@ -363,10 +361,10 @@ class AccountStore:
         Lease a ready account although its queue is paused.
 
         Args:
-            level: 0: one that was refreshed well last time; 1: also one that was never tried; 2:
-                also one that fails.
-            saving: those that can be saved now alone go first.
-            drawn: a number by chance, by which one is chosen that was never tried.
+            level: 0: an account whose last refresh went well; 1: also one that was never tried;
+                2: also an account that fails.
+            saving: take accounts first that only a refresh now can save.
+            drawn: a random number, which chooses among the accounts that were never tried.
         """
         found = await self.script(
             "tokens.probe", queue, shard, (lease_ms, level, int(saving), drawn)
@@ -410,14 +408,14 @@ class AccountStore:
 
     async def stats(self, queue: str) -> dict[str, int]:
         """
-        Accounts by state, ``total``, ``intents`` (open ones), ``spares``.
+        Count accounts by state, ``total``, ``intents`` (open ones) and ``spares``.
 
-        ``next_ms``: the next try of one that fails, or 0.
+        ``next_ms`` is the next try of one that fails, or 0.
         """
         return (await self.figures(queue)).counts
 
     async def figures(self, queue: str) -> ProviderFigures:
-        """As :meth:`stats`, with what all nodes know of the client, in one call."""
+        """Count as :meth:`stats` does, and read what all nodes know of the client, in one call."""
         parts = await self._each("tokens.stats", queue, ())
         *columns, tries, one, seven, thirty, records, clocks, lags = zip(*parts, strict=True)
         total, fresh, late, failing, stopped, dead, lost, intents, spares = (
@@ -454,8 +452,7 @@ class AccountStore:
         self, verb: str, queue: str, account: str, args: tuple[str | bytes | int, ...]
     ) -> asyncio.Future[Any]:
         """
-        One account's part of a script call, joined with others that are asked for in the same turn
-        of the loop.
+        Return one account's part of a script call, joined with others of the same turn of the loop.
         """
         lane = (verb, queue, self._shard_of(queue, account))
         loop = self._loop = self._loop or asyncio.get_running_loop()
@@ -496,7 +493,7 @@ class AccountStore:
 
 
 def _words(raw: bytes) -> str:
-    """A text of a provider's, which a script cuts at a byte: within a character, mayhap."""
+    """Decode a text of a provider's, which a script cuts at a byte: within a character, mayhap."""
     return raw.decode("utf-8", "ignore")
 
 
@@ -521,9 +518,7 @@ def _readable(account: str, found: Sequence[bytes | None]) -> list[AccountRow]:
 
 
 def _spare(account: str, raw: bytes | None) -> AccountRow | None:
-    """
-    The spare of an account that is about to be refreshed; one that cannot be read helps nobody.
-    """
+    """Read the spare of an account about to be refreshed; one that cannot be read is of no use."""
     try:
         return parse_row(raw) if raw else None
     except errors.Internal as error:

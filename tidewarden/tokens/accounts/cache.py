@@ -40,18 +40,16 @@ class Cache:
     """
     Keeps at most ``entries_max`` tokens by ``provider/name``.
 
-    The token that was least recently asked for makes room.
-
-    The one that was not asked for the longest makes room.
-
-    How long one lives on is told by two clocks, whichever went further: the steady one stands still
-    while the machine sleeps, the other may be set.
+    The token that was least recently asked for makes room. Two clocks tell how long a token lives
+    on, and the one that went further counts: the steady one stands still while the machine sleeps,
+    the other may be set.
     """
 
     def __init__(self, entries_max: int, clock: Clock, whole: Collection[str] = ()) -> None:
         """
-        ``whole``: providers whose rows are kept with their refresh tokens, and when their access
-        tokens have expired, too.
+        Keep whole rows for the providers in ``whole``.
+
+        Their refresh tokens are kept, too, and their rows stay when the access tokens have expired.
         """
         self._whole = whole
         self._entries_max = entries_max
@@ -65,7 +63,7 @@ class Cache:
         """
         Remember the token of ``row`` as of ``now_ms`` of the store's clock, and nothing older.
 
-        ``read``: somebody asked for it; one that was only refreshed takes nobody's place.
+        ``read``: a reader asked for it; one that was only refreshed takes no other's place.
         """
         left_ms = row.expires_at_ms - now_ms
         whole = self._is_whole(account)
@@ -87,7 +85,7 @@ class Cache:
             self._kept.move_to_end(account, last=read)
 
     def left_ms(self, account: str) -> int:
-        """How long the token that is kept still lives, milliseconds; 0: there is none that does."""
+        """Return how many milliseconds the account's cached token still lives; 0: none is alive."""
         kept = self._kept.get(account)
         if kept is None:
             return 0
@@ -97,7 +95,9 @@ class Cache:
         return max(0, left_ms) if kept.row.access else 0
 
     def now_ms(self, kept: CachedToken) -> int:
-        """The store's time now, as far as what was kept tells it, unix milliseconds."""
+        """
+        Return the store's time now in unix milliseconds, reckoned from when the token was read.
+        """
         passed_ms = max(
             (self._clock.monotonic() - kept.read_s) * 1000,
             self._clock.unix_ms() - kept.read_unix_ms,
@@ -105,7 +105,9 @@ class Cache:
         return kept.row.expires_at_ms - kept.left_ms + int(passed_ms)
 
     def whole(self, account: str) -> CachedToken | None:
-        """A row that is kept with its refresh token, whether its access token lives or not."""
+        """
+        Return a row that is kept with its refresh token, whether its access token lives or not.
+        """
         kept = self._kept.get(account)
         return kept if kept is not None and kept.row.refresh else None
 
@@ -121,20 +123,20 @@ class Cache:
             )
 
     def find(self, account: str) -> AccountRow | None:
-        """The row of a token that lives, for somebody who asks for it."""
+        """Return the row of a living token, and count it as asked for."""
         if self.left_ms(account) == 0:
             return None
         self._kept.move_to_end(account)
         return self._kept[account].row
 
     def outdate(self, account: str, generation: int) -> None:
-        """The account has this generation now: an older token may not work any more."""
+        """Drop the account's token if it is older than ``generation``: it may not work any more."""
         kept = self._kept.get(account)
         if kept is not None and kept.row.generation < generation:
             self.drop(account)
 
     def drop(self, account: str) -> None:
-        """The account is gone, or its token is no good any more."""
+        """Forget the account's token."""
         self._kept.pop(account, None)
 
     def _is_whole(self, account: str) -> bool:
@@ -146,7 +148,7 @@ class Cache:
 
 def _bare(row: AccountRow) -> AccountRow:
     """
-    The row without what only refreshes need.
+    Return the row without what only refreshes need.
 
     Made at once: a copy with something replaced costs twice as much.
     """

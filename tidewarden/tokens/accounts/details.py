@@ -1,8 +1,4 @@
-"""
-Decides how a put and a refresh change what is known of an account beside its tokens. Pure.
-
-Plain functions decide how a put and a refresh change it.
-"""
+"""Decides how a put and a refresh change what is known of an account beside its tokens. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +46,9 @@ def put(
 def refreshed(
     provider: Provider, old: AccountDetails, pair: TokenPair, sent_ms: int
 ) -> AccountDetails:
-    """The details after a refresh that was sent then; ``old`` itself where nothing has changed."""
+    """
+    Return the details after a refresh that was sent then; ``old`` itself where nothing has changed.
+    """
     extras = old.extras | pair.extras
     if extras != old.extras and extras_size(extras) <= EXTRAS_CHARS_MAX:
         old = replace(old, extras=extras)
@@ -77,7 +75,7 @@ def consent_of(provider: Provider, row: AccountRow) -> tuple[int, bool]:
 
 def _told(old: AccountDetails, end_ms: int, now_ms: int) -> AccountDetails:
     """
-    After an answer that says when the refresh token ends.
+    Return the details after an answer that says when the refresh token ends.
 
     Two of them, some time apart, tell whether that moves; whatever does not go on so is looked at
     anew.

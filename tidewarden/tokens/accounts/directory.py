@@ -16,8 +16,8 @@ class Directory:
     """
     Holds the configured providers, and the queue in which the accounts of each lie.
 
-    ``known`` and ``queues`` have those, too, that were removed since the start: something of theirs
-    may be under way.
+    ``known`` and ``queues`` have the providers, too, that were removed since the start: something
+    of theirs may be under way.
     """
 
     def __init__(self, providers: Mapping[str, Provider]) -> None:
@@ -28,14 +28,14 @@ class Directory:
         self.change(providers)
 
     def change(self, providers: Mapping[str, Provider]) -> None:
-        """Go on with these, in the same mappings, which others hold."""
+        """Use these providers, in the same mappings, which other objects hold."""
         self.known.update(providers)
         self.queues.update({name: queue_of(name, one.client_id) for name, one in providers.items()})
         self.providers.clear()
         self.providers.update(providers)
 
     def provider(self, name: str) -> Provider:
-        """The provider of that name. Raises: NotFound."""
+        """Return the provider of that name. Raises: NotFound."""
         found = self.providers.get(name)
         if found is None and name in self.known:
             raise errors.NotFound(
@@ -60,7 +60,7 @@ class Directory:
 
     def account(self, account: str) -> tuple[Provider, str, str]:
         """
-        The provider, the queue and the name of ``provider/name``.
+        Return the provider, the queue and the name of ``provider/name``.
 
         Raises: BadArg: it is no such name. NotFound: that provider is not configured.
         """

@@ -112,7 +112,7 @@ _FIELDS = frozenset(GrantFields.__struct_fields__).difference((*_BROUGHT, "clien
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Holds a grant that somebody hands in, checked. Secrets stay out of its ``repr``."""
+    """Holds a grant that a user hands in, checked. Secrets stay out of its ``repr``."""
 
     refresh_token: str = field(default="", repr=False)
     subject_token: str = field(default="", repr=False)
@@ -141,7 +141,9 @@ class Grant:
 
 
 def brought(provider: Provider, grant: Grant) -> str:
-    """What is sealed of a grant that was put: two that ask alike are alike."""
+    """
+    Return the text to seal for a grant that was put; grants that ask alike have the same text.
+    """
     if provider.renews and not grant.client_secret:
         return grant.refresh_token
     scope = "" if provider.renews else grant.scope
@@ -150,7 +152,7 @@ def brought(provider: Provider, grant: Grant) -> str:
 
 def split(account: str) -> tuple[str, str]:
     """
-    The provider and the account's name within it, of ``provider/account``.
+    Split ``provider/account`` into the provider and the account's name within it.
 
     Raises: BadArg: no provider before a slash, or a name that is not allowed.
     """
@@ -162,7 +164,7 @@ def split(account: str) -> tuple[str, str]:
 
 
 def check_name(name: str) -> None:
-    """Raises BadArg unless ``name`` may name an account within its provider."""
+    """Raise BadArg unless ``name`` may name an account within its provider."""
     if not name:
         raise errors.BadArg(f"account is empty; allowed are {_ACCOUNT_ALLOWED}")
     check_reachable(name, "account name")
@@ -182,7 +184,7 @@ def check_name(name: str) -> None:
 
 def _may_stand(char: str) -> bool:
     """
-    Tells whether an account's name may hold the character.
+    Return whether an account's name may hold the character.
 
     Letters, their marks and digits of every script.
     """
@@ -278,7 +280,7 @@ def _extras(given: Any, provider: Provider) -> dict[str, Scalar]:
 
 
 def extras_size(extras: Mapping[str, Scalar]) -> int:
-    """How many characters they have."""
+    """Return how many characters the extras have, names and values together."""
     return sum(len(name) + len(str(value)) for name, value in extras.items())
 
 

@@ -14,7 +14,7 @@ log = logging.getLogger("tidewarden.tokens")
 
 class NearAccounts:
     """
-    Tells what the node's own copy has of an account, also while nobody else answers.
+    Tells what the node's own copy has of an account, also while the primary does not answer.
 
     Args:
         copy: reads there alone.
@@ -26,7 +26,7 @@ class NearAccounts:
         self.within = within
 
     async def last(self, queue: str, name: str) -> AccountReading | None:
-        """What the copy has of an account; None: it does not answer, or cannot be read."""
+        """Read an account from the near copy; None: the copy does not answer, or cannot be read."""
         try:
             return await self._copy.get(queue, name)
         except errors.Error as error:

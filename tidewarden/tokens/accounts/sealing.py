@@ -9,7 +9,7 @@ def seal_pair(
     vault: Vault, provider: str, account: str, at: tuple[int, int], access_token: str, brought: str
 ) -> tuple[bytes, bytes]:
     """
-    The access token and what the account brings to its next refresh, sealed.
+    Seal the access token, and what the account brings to its next refresh.
 
     ``at``: grant and generation of their row. An access token that is not there stays empty.
     """

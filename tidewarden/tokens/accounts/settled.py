@@ -17,7 +17,9 @@ class SettledAccounts:
         self._events: dict[str, asyncio.Event] = {}
 
     def tell(self, account: str, generation: int) -> None:
-        """A refresh of ``provider/name`` has ended, well or not; it has this generation now."""
+        """
+        Tell that a refresh of ``provider/name`` ended, and which generation the account has now.
+        """
         self._cache.outdate(account, generation)
         event = self._events.get(account)
         if event is not None:
@@ -25,7 +27,7 @@ class SettledAccounts:
 
     @contextlib.contextmanager
     def watching(self, account: str) -> Iterator[asyncio.Event]:
-        """An event that is set when a refresh of the account ends; one watcher an account."""
+        """Yield an event that is set when a refresh of the account ends; one watcher an account."""
         event = self._events[account] = asyncio.Event()
         try:
             yield event

@@ -19,18 +19,18 @@ log = logging.getLogger("tidewarden.tokens")
 
 class UnconfiguredAccounts:
     """
-    Names such accounts.
+    Names accounts in the store that no configured provider is for.
 
     ``names``: every queue there is. ``configured``: those of this node's providers.
     """
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         names: Callable[[], Awaitable[list[str]]],
         configured: Collection[str],
     ) -> None:
-        self._ledger = ledger
+        self._accounts = accounts
         self._names = names
         self._configured = configured
 
@@ -39,7 +39,7 @@ class UnconfiguredAccounts:
         try:
             for queue in sorted(await self._names()):
                 if queue.startswith(QUEUE_PREFIX) and queue not in self._configured:
-                    self._say(queue, (await self._ledger.stats(queue))["total"])
+                    self._say(queue, (await self._accounts.stats(queue))["total"])
         except errors.Error as error:
             log.debug("accounts without a provider were not looked for: %s", error)
 

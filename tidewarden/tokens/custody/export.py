@@ -44,7 +44,7 @@ Sealing = tuple[bytes, bytes, int]
 
 
 def ignored(account: str) -> None:
-    """Nobody wants to know."""
+    """Ignore which accounts were exported."""
 
 
 class Export:
@@ -52,13 +52,13 @@ class Export:
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         providers: Mapping[str, Provider],
         queues: Mapping[str, str],
     ) -> None:
-        """``queues``: the queue of each provider."""
-        self._ledger = ledger
+        """Find each provider's queue in ``queues``."""
+        self._accounts = accounts
         self._vault = vault
         self._providers = providers
         self._queue_of = queues
@@ -86,18 +86,18 @@ class Export:
         key, file_id, number = sealing
         lines: list[bytes] = []
         unreadable: list[str] = []
-        at = await parse_cursor(after, names, self._ledger, self._queue_of)
+        at = await parse_cursor(after, names, self._accounts, self._queue_of)
         shard, scan = at.shard, at.scan
         looked = 0
         for name in names[names.index(at.provider) :]:
             queue = self._queue_of[name]
-            shards = await self._ledger.shards(queue)
+            shards = await self._accounts.shards(queue)
             while shard < shards:
                 if len(lines) + len(unreadable) >= count or (
                     looked >= LOOKED_MAX and not exported.every
                 ):
                     return lines, str(Cursor(name, shard, scan)), unreadable
-                scan, found = await self._ledger.pairs(queue, shard, scan, min(READ_MAX, count))
+                scan, found = await self._accounts.pairs(queue, shard, scan, min(READ_MAX, count))
                 looked += bool(found)
                 async for pair in in_turns(found, 1):
                     if not exported.allow(f"{name}/{pair.account}"):
@@ -134,7 +134,9 @@ class Export:
         return msgspec.json.encode(fields)
 
     async def _spare_of(self, name: str, pair: Pairs, row: AccountRow) -> str:
-        """The refresh token of its spare; empty: it has none that another cluster may try."""
+        """
+        Return the refresh token of the account's spare; empty: none that another cluster may try.
+        """
         try:
             spare = parse_row(pair.spare) if pair.spare else None
             if spare is None or (spare.grant, spare.generation + 1) == (row.grant, row.generation):
@@ -151,7 +153,7 @@ class Export:
 
 
 def _beside(provider: Provider, row: AccountRow) -> dict[str, Any]:
-    """What is known of an account beside its tokens, as a put takes it."""
+    """Return what is known of an account beside its tokens, in the form that a put takes."""
     known = row.details
     found: dict[str, Any] = {"parameters": known.parameters, "extras": known.extras}
     if known.consent_expires_ms:
@@ -202,7 +204,7 @@ def _account_in(plain: bytes, number: int) -> tuple[str, dict[str, Any]]:
     """
     Return the account of an opened line, and its fields, not looked at yet.
 
-    Who has the key of a file may have sealed anything. Raises: BadArg: it is no account.
+    A holder of the file's key may have sealed anything. Raises: BadArg: it is no account.
     """
     try:
         fields = msgspec.json.decode(plain)

@@ -1,7 +1,5 @@
 """
 Keeps a node's vault up to date: reads changed keys, seals the journal anew, tells what it knows.
-
-It looks whether keys have changed, reseals the node's journal, and reports what the node knows.
 """
 
 from __future__ import annotations
@@ -34,16 +32,18 @@ class KeySync:
         self,
         node: str,
         vault: Vault,
-        shelf: KeyStore,
+        key_store: KeyStore,
         journal: Journal,
         clock: Clock,
         address: str = "",
     ) -> None:
-        """``address``: where the node listens, ``host:base_port``; empty: that is not known."""
+        """
+        Tell the others that the node listens at ``address``, ``host:base_port``; empty: not known.
+        """
         self._node = node
         self._address = address
         self._vault = vault
-        self._shelf = shelf
+        self._key_store = key_store
         self._journal = journal
         self._clock = clock
         self._seen = -1
@@ -60,8 +60,8 @@ class KeySync:
         Raises: ConfigError: a key-encryption key is missing here; OSError: the journal cannot be
         written; StoreDown.
         """
-        change = await self._shelf.change()
-        if change == self._seen and await self._shelf.has(self._vault.newest_id):
+        change = await self._key_store.change()
+        if change == self._seen and await self._key_store.has(self._vault.newest_id):
             return
         await self._vault.keyring.read()
         try:
@@ -76,17 +76,17 @@ class KeySync:
                 said_ms=self._clock.unix_ms(),
                 address=self._address,
             )
-            await self._shelf.say(self._node, known)
+            await self._key_store.say(self._node, known)
         self._seen = change
 
     async def leave(self) -> None:
         """
-        This node goes down: nobody waits for it.
+        Let no rotation wait for this node, which goes down.
 
         When it comes back it reads the keys before anything else.
         """
         try:
-            await self._shelf.forget([self._node])
+            await self._key_store.forget([self._node])
         except errors.Error as error:
             log.debug("a rotation will wait for this node: %s", error)
 
@@ -169,5 +169,5 @@ async def reseal_row(vault: Vault, provider: str, account: str, raw: bytes) -> b
 
 
 def provider_of(queue: str) -> str:
-    """The provider whose accounts lie in that queue."""
+    """Return the provider whose accounts lie in that queue."""
     return queue.removeprefix(QUEUE_PREFIX).partition(":")[0]

@@ -1,12 +1,10 @@
 """
 Rotates keys: a new data key, everything sealed anew, and another key-encryption key if asked.
 
-If asked, another key-encryption key wraps the data keys.
-
-Who works at it holds a task of the queue ``_vault``, and writes down how far it is: when that node
-dies, another goes on from there. At no step is anything unreadable: a key is in the store before
-something is sealed under it, each data key is always wrapped by one key-encryption key that all
-nodes have, and old data keys are dropped a whole rotation later.
+The node that works at it holds a task of the queue ``_vault``, and writes down how far it is: when
+that node dies, another goes on from there. At no step is anything unreadable: a key is in the store
+before something is sealed under it, each data key is always wrapped by one key-encryption key that
+all nodes have, and old data keys are dropped a whole rotation later.
 """
 
 from __future__ import annotations
@@ -45,9 +43,9 @@ class Rotator:
         self,
         node: str,
         queues: Queues,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
-        shelf: KeyStore,
+        key_store: KeyStore,
         records: ProviderRecords,
         clock: Clock,
         *,
@@ -55,9 +53,9 @@ class Rotator:
     ) -> None:
         self._node = node
         self._queues = queues
-        self._ledger = ledger
+        self._accounts = accounts
         self._vault = vault
-        self._shelf = shelf
+        self._key_store = key_store
         self._records = records
         self._clock = clock
         self._answer_s = answer_s
@@ -72,7 +70,7 @@ class Rotator:
         ``force``: without the nodes that do not answer. Returns what :meth:`status` does. Raises:
         ConfigError: no keys.
         """
-        last = await self._shelf.rotation()
+        last = await self._key_store.rotation()
         if last is None or last.ended:
             await self._vault.keyring.read()
             now_ms = self._clock.unix_ms()
@@ -85,16 +83,16 @@ class Rotator:
             )
             if last is not None:
                 rotation.previous = last.key if last.state == "done" else last.previous
-            await self._shelf.note(rotation)
+            await self._key_store.note(rotation)
             last = rotation
         await self._queues.put(QUEUE, TaskSpec(id=_task_of(last)))
         return await self.status()
 
     async def status(self) -> dict[str, Any]:
-        """The keys, the nodes and the rotation, without secrets."""
+        """Describe the keys, the nodes and the rotation, without secrets."""
         await self._vault.load()
-        wrapped = await self._shelf.keys()
-        rotation = await self._shelf.rotation()
+        wrapped = await self._key_store.keys()
+        rotation = await self._key_store.rotation()
         kek = self._vault.kek
         return {
             "kek": kek.hex(),
@@ -105,7 +103,7 @@ class Rotator:
             "wrapped_otherwise": sum(one[1:5] != kek for one in wrapped.values()),
             "nodes": {
                 name: msgspec.to_builtins(known)
-                for name, known in sorted((await self._shelf.nodes()).items())
+                for name, known in sorted((await self._key_store.nodes()).items())
             },
             "rotation": msgspec.to_builtins(rotation) if rotation else {},
         }
@@ -130,7 +128,7 @@ class Rotator:
         await self._queues.close_session(self._session)
 
     async def _work(self, task: Taken) -> None:
-        rotation = await self._shelf.rotation()
+        rotation = await self._key_store.rotation()
         if rotation is not None and not rotation.ended and task.id == _task_of(rotation):
             if rotation.node != self._node or rotation.state != "asked":
                 log.info(
@@ -141,7 +139,7 @@ class Rotator:
                 await self._steps(task, rotation)
             except (errors.ConfigError, OSError) as error:  # Of this node; another may do better.
                 rotation.message = str(error)[:500]
-                await self._shelf.note(rotation)
+                await self._key_store.note(rotation)
                 await self._queues.release(self._session, QUEUE, task.id, task.lease, delay_ms=5000)
                 raise
         await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
@@ -156,7 +154,7 @@ class Rotator:
             await self._vault.add_data_key(rotation.key)
             await self._told(task)
             names = await self._token_queues()
-            rotation.total = sum([(await self._ledger.stats(name))["total"] for name in names])
+            rotation.total = sum([(await self._accounts.stats(name))["total"] for name in names])
             rotation.state = "sealing"
             await self._note(task, rotation)
         if rotation.state == "sealing":
@@ -165,7 +163,7 @@ class Rotator:
             await self._vault.wrap_by(kek)  # A node that was behind may have made one since.
             await self._finish(rotation)
             await self._note(task, rotation)
-            await self._shelf.tell()
+            await self._key_store.tell()
             log.info(
                 "rotation done: %d pairs sealed anew, %d unreadable, %d old data keys dropped",
                 rotation.sealed,
@@ -174,7 +172,7 @@ class Rotator:
             )
 
     async def _begin(self, rotation: Rotation, kek: bytes) -> None:
-        """Whether all nodes can open what the new key wraps; then which data key it is to be."""
+        """Check that all nodes can open what the new key wraps, then choose the new data key."""
         rotation.message = ""
         known, silent = await self._told()
         lacking = sorted(name for name, node in known.items() if rotation.kek not in node.keks)
@@ -192,16 +190,20 @@ class Rotator:
             log.error("the rotation is refused: %s", rotation.message)
             return
         if rotation.force:
-            await self._shelf.forget(silent)
+            await self._key_store.forget(silent)
         rotation.key = self._vault.next_id()
         rotation.state = "wrapping"
 
     async def _told(self, task: Taken | None = None) -> tuple[dict[str, NodeKeys], list[str]]:
-        """Have every node look; what those say that have, and who has not in time."""
-        change = await self._shelf.tell()
+        """
+        Have every node read the keys again, and wait for their answers for a while.
+
+        Returns what the nodes that have done so know, and the names of those that have not.
+        """
+        change = await self._key_store.tell()
         until = self._clock.monotonic() + self._answer_s
         while True:
-            nodes = await self._shelf.nodes()
+            nodes = await self._key_store.nodes()
             silent = sorted(name for name, known in nodes.items() if known.change < change)
             if not silent or self._clock.monotonic() >= until:
                 return {name: known for name, known in nodes.items() if name not in silent}, silent
@@ -216,15 +218,15 @@ class Rotator:
         Raises: NotHeld: another node works at it, or at one that was asked for in the same moment.
         """
         await self._queues.touch(self._session, QUEUE, task.id, task.lease, LEASE_MS)
-        latest = await self._shelf.rotation()
+        latest = await self._key_store.rotation()
         if latest is None or _task_of(latest) != task.id:
             await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
             raise errors.NotHeld("another rotation was asked for")
         rotation.updated_ms = self._clock.unix_ms()
-        await self._shelf.note(rotation)
+        await self._key_store.note(rotation)
 
     async def _token_queues(self) -> list[str]:
-        """Those of providers that are not configured now, too."""
+        """List the queues of accounts, also of providers that are not configured now."""
         return sorted(
             name for name in await self._queues.catalog.names() if name.startswith(QUEUE_PREFIX)
         )
@@ -235,7 +237,7 @@ class Rotator:
                 continue
             if queue > rotation.queue:
                 rotation.queue, rotation.shard, rotation.cursor = queue, 0, 0
-            shards = await self._ledger.shards(queue)
+            shards = await self._accounts.shards(queue)
             while rotation.shard < shards:
                 begun = self._clock.monotonic()
                 cursor = await self._seal_page(rotation)
@@ -246,7 +248,11 @@ class Rotator:
                 await sleep(self._clock, min(0.1, self._clock.monotonic() - begun))
 
     async def _seal_providers(self, rotation: Rotation) -> None:
-        """Those that were put; one that is put meanwhile is sealed under the newest key."""
+        """
+        Seal the providers that were put anew.
+
+        A provider that is put meanwhile is sealed under the newest key.
+        """
         sealed, unreadable = await self._records.reseal()
         if sealed:
             log.info("the settings of %d providers that were put are sealed anew", sealed)
@@ -256,7 +262,7 @@ class Rotator:
 
     async def _seal_page(self, rotation: Rotation) -> int:
         queue, shard = rotation.queue, rotation.shard
-        cursor, found = await self._ledger.pairs(queue, shard, rotation.cursor, PAGE)
+        cursor, found = await self._accounts.pairs(queue, shard, rotation.cursor, PAGE)
         changes: list[tuple[str, str, bytes, bytes]] = []
         for pair in found:
             for place, raw in (("row", pair.row), ("spare", pair.spare)):
@@ -272,7 +278,7 @@ class Rotator:
                     changes.append((pair.account, place, raw, sealed))
         for at in range(0, len(changes), CHUNK):
             # What has changed meanwhile was sealed by a refresher, which takes the newest key.
-            rotation.sealed += await self._ledger.reseal(queue, shard, changes[at : at + CHUNK])
+            rotation.sealed += await self._accounts.reseal(queue, shard, changes[at : at + CHUNK])
         rotation.seen += len(found)
         return cursor
 
@@ -286,14 +292,14 @@ class Rotator:
         if not (silent or rotation.unreadable):
             old = [
                 key_id
-                for key_id in await self._shelf.keys()
+                for key_id in await self._key_store.keys()
                 if FINGERPRINT_KEY_ID < key_id < rotation.previous
             ]
-            await self._shelf.drop(old)
+            await self._key_store.drop(old)
             rotation.dropped = len(old)
         rotation.state = "done"
 
 
 def _task_of(rotation: Rotation) -> str:
-    """The id of the task that a rotation is."""
+    """Return the id of the task that a rotation is."""
     return f"rotation-{rotation.started_ms}"

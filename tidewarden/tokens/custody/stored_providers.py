@@ -77,7 +77,7 @@ class StoredProviders:
 
     @property
     def in_force(self) -> Mapping[str, Provider]:
-        """Those of the file, and those that were put and are not in it."""
+        """Return the providers of the file, and those that were put and are not in the file."""
         put = {name: one.provider for name, one in self._stored.items() if one.provider is not None}
         return {**put, **self._configured}
 
@@ -86,7 +86,7 @@ class StoredProviders:
         self._take_over = take_over
 
     def configure(self, configured: Mapping[str, Provider]) -> Mapping[str, Provider]:
-        """Go on with these of the configuration file; returns :attr:`in_force` since then."""
+        """Use these providers of the configuration file; returns :attr:`in_force` since then."""
         self._configured = configured
         self._say_faults()
         return self.in_force
@@ -120,7 +120,7 @@ class StoredProviders:
         return found
 
     async def one(self, name: str) -> dict[str, Any]:
-        """A provider that was put, without its secrets. Raises: NotFound."""
+        """Return a provider that was put, without its secrets. Raises: NotFound."""
         await self.look()
         if name not in self._stored:
             why = (
@@ -132,7 +132,7 @@ class StoredProviders:
         return self._told(name)
 
     async def all(self) -> list[dict[str, Any]]:
-        """Those that were put, without their secrets, in the order of their names."""
+        """List the providers that were put, without their secrets, in the order of their names."""
         await self.look()
         return [self._told(name) for name in sorted(self._stored)]
 

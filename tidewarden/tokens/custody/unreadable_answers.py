@@ -3,9 +3,6 @@ Shows answers that promised success and could not be read.
 
 Each lies sealed in the journal of the node that got it; every node shows it to a user who may have
 refresh tokens, as long as its account exists.
-
-Each lies sealed in the journal of the node that got it, and every node shows it to users who may
-have refresh tokens, for as long as its account exists.
 """
 
 from __future__ import annotations
@@ -37,18 +34,18 @@ class UnreadableAnswers:
         queues: Mapping[str, str],
         journal: Journal,
         vault: Vault,
-        shelf: KeyStore,
-        ledger: AccountStore,
+        key_store: KeyStore,
+        accounts: AccountStore,
         peers: Peers,
         clock: Clock,
     ) -> None:
-        """``node``: this one's name. ``queues``: by provider."""
+        """Serve on the node called ``node``; ``queues`` are the providers' queues."""
         self._node = node
         self._queue_of = queues
         self._journal = journal
         self._vault = vault
-        self._shelf = shelf
-        self._ledger = ledger
+        self._key_store = key_store
+        self._accounts = accounts
         self._peers = peers
         self._clock = clock
 
@@ -64,14 +61,14 @@ class UnreadableAnswers:
 
     async def drop_former(self) -> None:
         """
-        Drop those that are known to be of a former account.
+        Drop the answers that are known to be of a former account.
 
         Never raises: what is not known now is looked at again.
         """
         queues = set(self._queue_of.values())
         raws = [raw for raw in self._journal.raws() if raw.queue in queues]
         readings = await asyncio.gather(
-            *(self._ledger.get(raw.queue, raw.account) for raw in raws), return_exceptions=True
+            *(self._accounts.get(raw.queue, raw.account) for raw in raws), return_exceptions=True
         )
         former = []
         for raw, reading in zip(raws, readings, strict=True):
@@ -97,12 +94,12 @@ class UnreadableAnswers:
         raises.
         """
         queue = self._queue_of[provider]
-        reading = await self._ledger.get(queue, account)
+        reading = await self._accounts.get(queue, account)
         row = reading.row
         if row is None:
             return {"answers": [], "silent": []}
         now = (row.grant, row.generation)
-        others = sorted(({*self._peers.members(), *await self._shelf.nodes()}) - {self._node})
+        others = sorted(({*self._peers.members(), *await self._key_store.nodes()}) - {self._node})
         replies = await asyncio.gather(
             *(self._peers.ask_kept(node, queue, account) for node in others)
         )
@@ -146,5 +143,5 @@ class UnreadableAnswers:
 
 
 def _silent(reply: PeerReply) -> bool:
-    """It did not answer, or is of a version that does not know the question."""
+    """Return whether a node did not answer, or is of a version that does not know the question."""
     return reply.kept is None

@@ -34,9 +34,9 @@ class VaultAdmin:
         self,
         config: Config,
         queues: Queues,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
-        shelf: KeyStore,
+        key_store: KeyStore,
         records: ProviderRecords,
         journal: Journal,
         clock: Clock,
@@ -44,13 +44,13 @@ class VaultAdmin:
         directory: Directory,
         peers: Peers,
     ) -> None:
-        """``put`` puts an account of ``provider/name``."""
+        """Put accounts of ``provider/name`` by ``put``."""
         node = config.node.name
-        self.keeper = KeySync(node, vault, shelf, journal, clock, config.node.address)
-        self.rotator = Rotator(node, queues, ledger, vault, shelf, records, clock)
-        self._exporting = Export(ledger, vault, directory.known, directory.queues)
+        self.keeper = KeySync(node, vault, key_store, journal, clock, config.node.address)
+        self.rotator = Rotator(node, queues, accounts, vault, key_store, records, clock)
+        self._exporting = Export(accounts, vault, directory.known, directory.queues)
         self.unreadable = UnreadableAnswers(
-            node, directory.queues, journal, vault, shelf, ledger, peers, clock
+            node, directory.queues, journal, vault, key_store, accounts, peers, clock
         )
         self._put = put
         self._journal = journal
@@ -61,14 +61,14 @@ class VaultAdmin:
         await self.keeper.look()
 
     def jobs(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-        """What runs for ever."""
+        """Return the jobs that run for ever."""
         return self.keeper.run, self.rotator.run, self.unreadable.run
 
     async def stop(self) -> None:
         """
-        Hand on what is under way; nobody waits for this node, unless it has answers to store.
+        Hand on what is under way; let no rotation wait for this node, unless answers are left.
 
-        After the jobs.
+        Call it after the jobs have ended.
         """
         await self.rotator.stop()
         # Else its answers are sealed under keys that must not be dropped.
@@ -76,7 +76,9 @@ class VaultAdmin:
             await self.keeper.leave()
 
     async def status(self) -> dict[str, Any]:
-        """The vault's keys by their ids, which nodes have them, and the rotation; no secrets."""
+        """
+        Describe the vault's keys by their ids, which nodes have them, and the rotation; no secrets.
+        """
         return await self.rotator.status()
 
     async def rotate(self, *, force: bool = False) -> dict[str, Any]:
@@ -92,7 +94,9 @@ class VaultAdmin:
         exported: AccountRights = EVERY_ACCOUNT,
         told: Told = ignored,
     ) -> Page:
-        """A page of accounts with their tokens, sealed for a file; see :meth:`Export.page`."""
+        """
+        Return a page of accounts with their tokens, sealed for a file; see :meth:`Export.page`.
+        """
         names = self._directory.names(provider, exported)
         if not names:
             return [], "", []
@@ -106,7 +110,7 @@ class VaultAdmin:
         told: Told = ignored,
     ) -> Results:
         """
-        Put accounts from the lines of a sealed file, those that may be ``written``.
+        Put accounts from the lines of a sealed file, as far as they may be ``written``.
 
         See :func:`tidewarden.tokens.custody.export.put_lines`.
         """
@@ -114,7 +118,7 @@ class VaultAdmin:
 
     async def answers(self, account: str) -> dict[str, Any]:
         """
-        What providers answered for ``provider/account`` with success and could not be read.
+        List the successes of providers for ``provider/account`` that could not be read.
 
         See :meth:`UnreadableAnswers.of`.
         """

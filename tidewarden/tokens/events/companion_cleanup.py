@@ -1,12 +1,10 @@
 """
 Removes the tasks of companions that no node's configuration has any more.
 
-It waits until no node has the companion any more.
-
 Each node counts in ``{cluster}:companions`` (a hash: companion, queue and provider -> a number)
-what it has, once a minute. A number that has stood still for ten minutes, by the clock of who
-watches it, is of one that nobody has; whoever finds that counts once itself, so that the others
-wait again, and removes its tasks page by page.
+what it has, once a minute. A number that has stood still for ten minutes, by the clock of the node
+that watches it, belongs to a companion that no node has. The node that finds it counts once itself,
+so that the others wait again, and removes the companion's tasks page by page.
 """
 
 from __future__ import annotations
@@ -45,8 +43,9 @@ class CompanionCleanup:
         clock: Clock,
     ) -> None:
         """
-        ``providers``: the names of all that are configured; ``call`` sends one command to the
-        store.
+        Count these companions for ``providers``, the names of all that are configured.
+
+        ``call`` sends one command to the store.
         """
         self._own: set[str] = set()
         self.change(companions, providers)
@@ -61,7 +60,7 @@ class CompanionCleanup:
         """
 
     def change(self, companions: Mapping[str, Companion], providers: Iterable[str]) -> None:
-        """Go on with these companions and providers."""
+        """Use these companions and providers."""
         every = frozenset(providers)
         self._own = {
             f"{one.name}\t{one.queue}\t{provider}"
@@ -80,7 +79,11 @@ class CompanionCleanup:
             await sleep(self._clock, BEAT_S)
 
     async def look(self) -> None:
-        """Count what this node has, and end what nobody has. Raises: what the store raises."""
+        """
+        Count the companions that this node has, and end those that no node has.
+
+        Raises: what the store raises.
+        """
         await asyncio.gather(*(self._count(mark) for mark in sorted(self._own)))
         found = {
             name.decode(): int(number)
@@ -103,7 +106,7 @@ class CompanionCleanup:
 
     async def _end(self, mark: str, number: int) -> None:
         """
-        Remove its tasks, but for those that somebody holds, for as long as nobody else counts.
+        Remove the companion's tasks that are not leased, for as long as no other node counts it.
         """
         name, queue, provider = mark.split("\t")
         removed = held = 0

@@ -1,7 +1,7 @@
 """
 Puts companion tasks: work for each account now and then, while its token can be kept fresh.
 
-They are put while its token can be kept fresh, and dropped when not.
+They are dropped when it cannot.
 
 A task's id is ``COMPANION:provider/name``, so that there is one at most; it is put for the
 account's next time, of which there is one in each interval, whenever its token was refreshed. So
@@ -34,7 +34,7 @@ ID_BYTES_MAX = 200
 Put = Callable[[str, TaskSpec], Awaitable[str]]
 """``Queues.put``."""
 Drop = Callable[[str, str], Awaitable[int]]
-"""Deletes a task, whoever holds it: queue and id."""
+"""Deletes a task, although it may be leased: queue and id."""
 
 
 class Companions:
@@ -58,7 +58,7 @@ class Companions:
         self.change(companions)
 
     def change(self, companions: Mapping[str, Companion]) -> None:
-        """Go on with these; what waits for one that has changed waits for it as it is now."""
+        """Replace the companions; notes that wait for a changed one use its new settings."""
         for name, line in list(self._lines.items()):
             if companions.get(name) == line.companion:
                 continue
@@ -80,12 +80,12 @@ class Companions:
             self._tasks[companion.name] = self._group.create_task(line.run())
 
     def fresh(self, account: str) -> None:
-        """The token of ``provider/name`` lives, and can be refreshed."""
+        """Note that the token of ``provider/name`` lives, and can be refreshed."""
         for line in self._lines.values():
             line.note(account, True)
 
     def over(self, account: str) -> None:
-        """The account is dead, or gone."""
+        """Note that the account is dead, or gone."""
         for line in self._lines.values():
             line.note(account, False)
 
@@ -124,7 +124,7 @@ class _Line:
             self.note(account, lives)
 
     def note(self, account: str, lives: bool) -> None:
-        """Whether the account lives, from now on."""
+        """Note that the account lives, or that it does not, from now on."""
         providers = self.companion.providers
         if providers and account.partition("/")[0] not in providers:
             return
@@ -176,7 +176,7 @@ class _Line:
             self._say(f"cannot be put in {companion.queue}: {error}")
 
     def _say(self, what: str) -> None:
-        """In the log, once a minute."""
+        """Log what happened to the companion's tasks, once a minute."""
         if self._complaints.passes():
             log.warning("companion tasks of %s %s", self.companion.name, what)
 

@@ -1,9 +1,7 @@
 """
-Gives notice, some days ahead, that an account's refresh token ends whatever is done.
+Gives notice, some days ahead, that an account's refresh token ends at a fixed time.
 
-They concern refresh tokens that end at a fixed time whatever is done.
-
-Every node looks every ten minutes at the shards that know of any; whichever comes first leaves the
+Every node looks every ten minutes at the shards that know of any; the first that comes leaves the
 notices in the shard's outbox, from where they are told like all else that becomes of accounts.
 """
 
@@ -33,7 +31,7 @@ class Consents:
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         queues: Iterable[str],
         having: Having,
         days: Sequence[int],
@@ -41,11 +39,11 @@ class Consents:
         clock: Clock,
     ) -> None:
         """
-        ``queues``: of accounts.
+        Watch the accounts in ``queues``.
 
-        ``having``: ``Queues.having``. ``told``: hears the queue and shard where notices were left.
+        ``having`` is ``Queues.having``; ``told`` hears in which queue and shard notices were left.
         """
-        self._ledger = ledger
+        self._accounts = accounts
         self._queues = queues
         self._having = having
         self._days = sorted(set(days))
@@ -71,7 +69,7 @@ class Consents:
         for queue, shard in await self._having(list(self._queues), CONSENTS):
             more = True
             while more:
-                left, more = await self._ledger.consents(queue, shard, PAGE, self._days)
+                left, more = await self._accounts.consents(queue, shard, PAGE, self._days)
                 if left:
                     self._told(queue, shard)
                 await sleep(self._clock, PAUSE_S)

@@ -48,7 +48,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
     def body(self) -> bytes:
-        """As a webhook receives it."""
+        """Encode the event as a webhook receives it."""
         return msgspec.json.encode(self)
 
 
@@ -81,7 +81,7 @@ class Events:
         self.told: Counter[tuple[str, str]] = Counter()
 
     def change(self, webhooks: Mapping[str, Webhook]) -> None:
-        """Go on with these webhooks."""
+        """Use these webhooks."""
         self._webhooks = webhooks
 
     async def tell(
@@ -143,16 +143,18 @@ class Events:
     # --- reading
 
     async def last(self) -> str:
-        """The cursor behind which there is nothing yet."""
+        """Return the cursor behind which there is nothing yet."""
         found = await self._call("XREVRANGE", self._stream, "+", "-", "COUNT", 1)
         return found[0][0].decode() if found else START
 
     async def has(self, cursor: str) -> bool:
-        """Whether the event of that cursor is still kept."""
+        """Return whether the event of that cursor is still kept."""
         return bool(await self._call("XRANGE", self._stream, cursor, cursor))
 
     async def after(self, cursor: str, count: int = PAGE) -> list[tuple[str, Event]]:
-        """At most ``count`` events behind a cursor, the oldest first, each with its own."""
+        """
+        Read at most ``count`` events behind a cursor, the oldest first, each with its own cursor.
+        """
         found = await self._call("XRANGE", self._stream, f"({cursor}", "+", "COUNT", count)
         return [(at.decode(), msgspec.json.decode(fields[1], type=Event)) for at, fields in found]
 

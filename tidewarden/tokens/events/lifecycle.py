@@ -18,16 +18,16 @@ class AccountLifecycle:
     """Hears of the outcomes of one node."""
 
     def __init__(self, outbox: Outbox, companions: Companions, failing_s: float) -> None:
-        """``failing_s``: how long an account must have failed to be told of, seconds."""
+        """Report an account only when it has failed for ``failing_s`` seconds."""
         self._outbox = outbox
         self._companions = companions
         self._failing_ms = int(failing_s * 1000)
 
     def refreshed(self, provider: str, account: str, *, recovered: bool) -> None:
         """
-        A new pair is stored.
+        Note that a new pair is stored.
 
-        ``recovered``: of the account it was told otherwise, and this is to be told now.
+        ``recovered``: an event said that the account fails, and its recovery is to be told now.
         """
         self._companions.fresh(f"{provider}/{account}")
         if recovered:
@@ -46,21 +46,23 @@ class AccountLifecycle:
         return "account.failing" if self._long(now) and not self._long(before) else ""
 
     def failed(self, provider: str, account: str, event: str) -> None:
-        """A refresh failed, and that is noted; ``event``: what is to be told of it."""
+        """
+        Note that a refresh failed and that the store knows; ``event``: what is to be told of it.
+        """
         if event in ENDS:
             self._companions.over(f"{provider}/{account}")
         if event:
             self._outbox.look(provider, account)
 
     def granted(self, provider: str, account: str, *, living: bool, recovered: bool) -> None:
-        """A new grant was put. ``living``: with an access token."""
+        """Note that a new grant was put. ``living``: with an access token."""
         if living:
             self._companions.fresh(f"{provider}/{account}")
         if recovered:
             self._outbox.look(provider, account)
 
     def deleted(self, provider: str, account: str) -> None:
-        """Somebody has deleted the account."""
+        """Note that the account was deleted."""
         self._companions.over(f"{provider}/{account}")
 
     def of_provider(self, provider: str) -> None:
@@ -76,5 +78,5 @@ class AccountLifecycle:
 
 
 def _end(troubles: RefreshTroubles) -> str:
-    """The event that the end of such troubles is; empty: they have not ended."""
+    """Name the event that the end of such troubles is; empty: they have not ended."""
     return "account.dead" if troubles.dead else "account.stopped" if troubles.stopped else ""

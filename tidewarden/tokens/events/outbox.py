@@ -1,15 +1,12 @@
 """
 Delivers account events from the store's outbox to the stream and the webhooks' queue.
 
-Each script that changes an account leaves its event in the shard, so that no node's death loses it;
-a node tells it, then removes it.
-
 Each script that changes an account's fate leaves the event in its shard, so that no node's death
 loses it; a node takes it from there, writes it to the stream and the webhooks' queue, and removes
 it.
 
-Whoever left something looks there at once; for those who died before they could, every node looks
-everywhere now and then.
+A node that left an event looks there at once; for nodes that died before they could, every node
+looks everywhere now and then.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ class Outbox:
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         queues: Mapping[str, str],
         shard_of: Callable[[str, str], int],
         having: Having,
@@ -63,7 +60,7 @@ class Outbox:
         companions: Companions,
         clock: Clock,
     ) -> None:
-        self._ledger = ledger
+        self._accounts = accounts
         self._queues = queues
         self._shard_of = shard_of
         self._having = having
@@ -84,7 +81,7 @@ class Outbox:
         self._noted.set()
 
     def look_at(self, queue: str, shard: int) -> None:
-        """Something is to be told in that shard; returns at once."""
+        """Note that something is to be told in that shard; returns at once."""
         self._places[queue, shard] = None
         self._noted.set()
 
@@ -142,11 +139,11 @@ class Outbox:
         provider = next((name for name, one in self._queues.items() if one == queue), "")
         if not provider:
             return  # of a client that this node is not configured for any more: another tells it
-        entries = await self._ledger.tell(queue, shard, PAGE, CLAIM_MS)
+        entries = await self._accounts.tell(queue, shard, PAGE, CLAIM_MS)
         while entries:
             for entry in entries:
                 await self._tell_one(provider, queue, entry)
-            entries = await self._ledger.tell(queue, shard, PAGE, CLAIM_MS, entries)
+            entries = await self._accounts.tell(queue, shard, PAGE, CLAIM_MS, entries)
 
     async def _tell_one(self, provider: str, queue: str, entry: bytes) -> None:
         try:
@@ -158,7 +155,7 @@ class Outbox:
             )
             return
         if kind.decode() in ENDS:
-            troubles = (await self._ledger.get(queue, name)).troubles
+            troubles = (await self._accounts.get(queue, name)).troubles
             # It may be long ago, and the account have a new grant.
             if troubles is not None and troubles.given_up:
                 self._companions.over(f"{provider}/{name}")
@@ -166,7 +163,7 @@ class Outbox:
 
 
 def details(kind: str, data: bytes) -> dict[str, Any]:
-    """What an event of that kind says beside whom it is about."""
+    """Decode what an event of that kind says beside the name it is about."""
     if kind == "provider.breaker_open":
         error, _, message = data.decode("utf-8", "replace").partition(" ")
         return {"error": error, "message": message}

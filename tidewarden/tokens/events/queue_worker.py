@@ -21,12 +21,10 @@ STOP_S = 2.0
 
 class QueueWorker:
     """
-    Holds at most ``at_once`` tasks of ``queue``. :meth:`run` until cancelled.
+    Holds at most ``at_once`` tasks of ``queue``, while :meth:`run` runs.
 
-    :meth:`run` until cancelled.
-
-    ``session`` holds their leases: whoever does one acknowledges it there, or sends it back. What
-    it raises is logged, and the task is taken again when its lease ends.
+    ``session`` holds their leases: the function that does a task acknowledges it there, or sends it
+    back. What that function raises is logged, and the task is taken again when its lease ends.
     """
 
     def __init__(

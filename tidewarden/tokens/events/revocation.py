@@ -1,12 +1,10 @@
 """
 Revokes refresh tokens of deleted accounts at their provider (RFC 7009).
 
-Its ``on_delete`` says whether.
-
-Its ``on_delete`` says whether.
+The provider's ``on_delete`` says whether to revoke.
 
 A revocation is a task of ``_revocations``, put before the account is deleted, with its token
-sealed; whichever node takes it makes sure that the account is gone, and asks. Anything but success
+sealed; the node that takes it makes sure that the account is gone, and asks. Anything but success
 is tried again with a growing pause; when the tries are used up the task is buried.
 """
 
@@ -81,48 +79,48 @@ class Revoker:
         providers: Mapping[str, Provider],
         queue_of: Mapping[str, str],
         queues: Queues,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
-        exchange: TokenEndpoint,
+        endpoint: TokenEndpoint,
         clock: Clock,
         done: Counter[tuple[str, str]],
     ) -> None:
         self._providers: dict[str, Provider] = {}
         self._queue_of = queue_of
         self._queues = queues
-        self._ledger = ledger
+        self._accounts = accounts
         self._vault = vault
-        self._exchange = exchange
-        self._errands = QueueWorker(queues, QUEUE, clock, at_once=0, lease_ms=0)
-        self._session = self._errands.session
+        self._endpoint = endpoint
+        self._worker = QueueWorker(queues, QUEUE, clock, at_once=0, lease_ms=0)
+        self._session = self._worker.session
         self._done = done
         self.change(providers)
 
     def change(self, providers: Mapping[str, Provider]) -> None:
-        """Go on with these providers; what is on its way ends as it began."""
+        """Use these providers; a revocation under way ends as it began."""
         wanted = {name: one for name, one in providers.items() if one.on_delete == "revoke"}
         longest_s = max((2 * one.timeout_s for one in wanted.values()), default=0.0) + LEASE_SLACK_S
         self._providers = wanted
-        self._errands.resize(AT_ONCE * len(wanted), int(longest_s * 1000))
+        self._worker.resize(AT_ONCE * len(wanted), int(longest_s * 1000))
 
     async def deleting(self, provider: str, account: str) -> list[AccountRow]:
         """
-        The account is about to be deleted: note its refresh token and its spare's; which.
+        Note the refresh tokens of an account about to be deleted; returns the rows that have them.
 
         Raises what the store raises.
         """
         if provider not in self._providers:
             return []
-        pairs = await self._ledger.sealed(self._queue_of[provider], account)
+        pairs = await self._accounts.sealed(self._queue_of[provider], account)
         for row in pairs:
             await self.abandoned(provider, account, row)
         return pairs
 
     async def abandoned(self, provider: str, account: str, row: AccountRow) -> None:
         """
-        A pair has no account any more, or soon none.
+        Note that a pair has no account any more, or soon none, and is to be revoked.
 
-        Raises what the store raises; again it changes nothing.
+        Raises what the store raises; to call it again changes nothing.
         """
         if provider not in self._providers or not row.refresh:
             return
@@ -148,7 +146,7 @@ class Revoker:
 
     async def run(self) -> None:
         """Revoke what is queued, for ever, while any provider wants it."""
-        await self._errands.run(self._settle)
+        await self._worker.run(self._settle)
 
     async def _settle(self, task: Taken) -> None:
         wanted = msgspec.msgpack.decode(task.payload, type=Revocation)
@@ -176,11 +174,11 @@ class Revoker:
             await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
 
     async def _try(self, wanted: Revocation) -> Revoked | None:
-        """What has become of it; None: the account is there."""
+        """Try to revoke the token; returns what became of it, None: the account is there."""
         provider = self._providers.get(wanted.provider)
         if provider is None:
             return Revoked("failed", "its provider is not configured to revoke, on this node")
-        reading = await self._ledger.get(self._queue_of[wanted.provider], wanted.account)
+        reading = await self._accounts.get(self._queue_of[wanted.provider], wanted.account)
         if reading.row is not None:
             # Not deleted after all, or put anew: many providers end all of a user's grants with one
             # token.
@@ -193,4 +191,4 @@ class Revoker:
             return Revoked("unsupported", str(error))
         except Unsealable as error:
             return Revoked("unsupported", f"it cannot be read any more: {error}")
-        return await self._exchange.revoke(its, token)
+        return await self._endpoint.revoke(its, token)

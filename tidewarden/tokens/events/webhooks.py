@@ -65,8 +65,8 @@ class Webhooks:
     def __init__(self, queues: Queues, webhooks: Mapping[str, Webhook], clock: Clock) -> None:
         self._queues = queues
         self._clock = clock
-        self._errands = QueueWorker(queues, QUEUE, clock, at_once=0, lease_ms=0)
-        self._session = self._errands.session
+        self._worker = QueueWorker(queues, QUEUE, clock, at_once=0, lease_ms=0)
+        self._session = self._worker.session
         self._complaints: dict[str, OncePer] = {}
         self._webhooks: Mapping[str, Webhook] = {}
         self.sent: Counter[tuple[str, str]] = Counter()
@@ -74,11 +74,11 @@ class Webhooks:
         self.change(webhooks)
 
     def change(self, webhooks: Mapping[str, Webhook]) -> None:
-        """Go on with these; what is on its way ends as it began."""
+        """Use these webhooks; a delivery under way ends as it began."""
         longest_s = max((hook.timeout_s for hook in webhooks.values()), default=0.0) + LEASE_SLACK_S
         self._webhooks = webhooks
         self._complaints = {name: OncePer(self._clock, SAY_S) for name in webhooks}
-        self._errands.resize(AT_ONCE * len(webhooks), int(longest_s * 1000))
+        self._worker.resize(AT_ONCE * len(webhooks), int(longest_s * 1000))
 
     async def run(self) -> None:
         """Deliver what is queued, for ever."""
@@ -87,7 +87,7 @@ class Webhooks:
         async with aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
         ) as client:
-            await self._errands.run(lambda task: self._deliver(client, task))
+            await self._worker.run(lambda task: self._deliver(client, task))
 
     async def _deliver(self, client: aiohttp.ClientSession, task: Taken) -> None:
         delivery = msgspec.json.decode(task.payload, type=Delivery)
@@ -120,7 +120,7 @@ class Webhooks:
         await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=fault)
 
     def _say(self, name: str, event: str, attempt: int, fault: str) -> None:
-        """In the log: each delivery that is given up, and of the others the first of a minute."""
+        """Log each delivery that is given up, and of the others the first of a minute."""
         if attempt >= ATTEMPTS:
             log.error(
                 "webhook %s: event %s is not delivered after %d tries, and buried: %s",
@@ -144,8 +144,10 @@ class Webhooks:
         self, client: aiohttp.ClientSession, hook: Webhook, delivery: Delivery
     ) -> tuple[str, float | None]:
         """
-        What went wrong, empty if nothing did; and how long the receiver wants to be left alone,
-        seconds.
+        Post an event to its receiver.
+
+        Returns what went wrong, empty if nothing did, and how many seconds the receiver asked us to
+        wait.
         """
         body, now_s = delivery.body.encode(), self._clock.unix_ms() // 1000
         headers = {

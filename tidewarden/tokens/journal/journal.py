@@ -41,14 +41,10 @@ RAWS_OF_ONE_MAX = 4
 
 
 class Journal:
-    """
-    Writes one file of one node. Opened by :meth:`open`; all else runs in one event loop.
-
-    Made by :meth:`open`; ``append`` and the rest run in the event loop that uses it.
-    """
+    """Writes one file of one node. Opened by :meth:`open`; all else runs in one event loop."""
 
     def __init__(self, path: Path) -> None:
-        """``path``: the file; made when absent."""
+        """Name the file ``path``; :meth:`open` makes it when it is absent."""
         self._path = path
         self._file = -1
         self._bytes = 0
@@ -133,7 +129,7 @@ class Journal:
             )
 
     def pending(self) -> list[JournalAnswer]:
-        """Answers that are not known to be in the store, oldest first."""
+        """Return the answers that are not known to be in the store, oldest first."""
         return list(self._answers.values())
 
     def find(self, queue: str, account: str, grant: int, generation: int) -> JournalAnswer | None:
@@ -150,11 +146,11 @@ class Journal:
         )
 
     def keys(self) -> dict[int, bytes]:
-        """The wrapped data keys that the journal carries, by id."""
+        """Return the wrapped data keys that the journal carries, by id."""
         return dict(self._keys)
 
     def raws(self) -> list[RawAnswer]:
-        """The unreadable answers that are kept."""
+        """Return the unreadable answers that are kept."""
         return list(self._raws.values())
 
     async def add_answer(
@@ -172,10 +168,10 @@ class Journal:
         """
         Write an answer down; returns when it is on disk.
 
-        ``due``: due and deadline, ``key``: the data key it is under.
+        ``due`` holds due and deadline, ``key`` the data key that it is sealed under.
 
-        Raises: OSError: it is not on disk. It is in :meth:`pending` all the same, for as long as
-        this process lives.
+        Raises: OSError: the write failed. The answer is in :meth:`pending` all the same, for as
+        long as this process lives.
         """
         self._number += 1
         answer = JournalAnswer(self._number, queue, account, grant, generation, row, *due, orphan)
@@ -202,9 +198,9 @@ class Journal:
 
     def stored(self, answer: JournalAnswer) -> None:
         """
-        The answer is in the store.
+        Note that the answer is in the store.
 
-        Noted with the next commit: if the note is lost, it is merely offered again.
+        The note is written with the next commit: if it is lost, the answer is merely offered again.
         """
         record = Stored(answer.number)
         self._apply(record)
@@ -212,7 +208,7 @@ class Journal:
 
     def forget(self, raws: Iterable[RawAnswer]) -> None:
         """
-        Drop unreadable answers that belong to nobody any more.
+        Drop unreadable answers that belong to no account any more.
 
         With the next commit they are gone from the file, too.
         """
@@ -234,7 +230,9 @@ class Journal:
 
     @property
     def _is_history(self) -> bool:
-        """Whether the file holds so much that nobody needs any more that it is to begin anew."""
+        """
+        Return whether the file holds so much that is no longer needed that it should begin anew.
+        """
         needed = self._answers or self._raws or self._foreign
         if not needed and self._bytes > 1 << 16:
             return True
@@ -246,7 +244,7 @@ class Journal:
         """
         Replace records by their resealed versions, and begin the file anew with these keys.
 
-        Those that are gone by now stay gone; a key that came since, for an answer that did, stays
+        Records that are gone by now stay gone; a key that came since, for an answer that did, stays
         too.
 
         Raises: OSError: the file is not written; the next commit tries again.
@@ -262,7 +260,7 @@ class Journal:
 
     async def heal(self) -> None:
         """
-        After a write that failed: try to begin the file anew.
+        Try to begin the file anew, after a write that failed.
 
         :attr:`fault` tells whether it went well.
         """
@@ -307,8 +305,9 @@ class Journal:
 
     async def _commit(self) -> None:
         """
-        Once begun it goes on, whatever becomes of its caller: others' answers are in the group.
-        Raises: OSError.
+        Commit the group; once begun that goes on whatever becomes of its caller. Raises: OSError.
+
+        Others' answers are in the group.
         """
         work = asyncio.create_task(self._commit_next(), name="a group of the journal")
         self._commits.add(work)
@@ -350,7 +349,7 @@ class Journal:
                 future.set_result(None)
 
     def _told(self, error: Exception) -> Exception:
-        """What whoever waits for a group is told."""
+        """Return the error for callers that wait for a group, with the file's name in it."""
         return (
             OSError(error.errno, f"{self._path}: {error.strerror}")
             if isinstance(error, OSError)

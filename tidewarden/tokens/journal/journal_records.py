@@ -28,8 +28,6 @@ class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     Holds a refreshed pair that is to be stored.
 
     It is compared with ``grant`` and ``generation``, and written as ``row``.
-
-    It is compared with ``grant`` and ``generation``, and written as ``row``.
     """
 
     number: int
@@ -56,11 +54,7 @@ class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 
 
 class RawAnswer(msgspec.Struct, frozen=True, array_like=True, tag="raw"):
-    """
-    Holds an answer that promised success and could not be read, sealed for an operator.
-
-    It is kept sealed, for an operator to look at.
-    """
+    """Holds an answer that promised success and could not be read, sealed for an operator."""
 
     number: int
     queue: str
@@ -82,8 +76,6 @@ class JournalKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
     Holds a wrapped data key that later records are sealed under.
 
     The store may lose it in the same power cut.
-
-    The store may lose it in the same power cut.
     """
 
     key_id: int
@@ -100,7 +92,7 @@ Record = JournalAnswer | RawAnswer | JournalKey | Stored
 
 
 def frame(record: Record) -> bytes:
-    """The bytes of a record in the file."""
+    """Return the bytes of a record in the file."""
     body = msgspec.msgpack.encode(record)
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
@@ -136,7 +128,7 @@ def read_records(raw: bytes) -> JournalReading:
 
 
 def _end_of_frame(raw: bytes, at: int) -> int:
-    """Where the whole record that begins at ``at`` ends; 0: none begins there."""
+    """Return where the whole record that begins at ``at`` ends; 0: none begins there."""
     if at + _HEAD.size > len(raw):
         return 0
     length, crc = _HEAD.unpack_from(raw, at)
@@ -148,6 +140,8 @@ def _end_of_frame(raw: bytes, at: int) -> int:
 
 
 def _next_frame(raw: bytes, at: int) -> int:
-    """Where the first whole record from ``at`` on begins; the end of ``raw`` if there is none."""
+    """
+    Return where the first whole record from ``at`` on begins; the end of ``raw`` if there is none.
+    """
     begins = (found.start() for found in _BEGIN.finditer(raw, at))
     return next((begin for begin in begins if _end_of_frame(raw, begin)), len(raw))

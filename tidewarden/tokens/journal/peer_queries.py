@@ -66,11 +66,7 @@ class KeptAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PeerReply(msgspec.Struct, frozen=True, array_like=True):
-    """
-    Says what the node knows; with an answer comes the wrapped data key of its tokens.
-
-    With an answer comes the wrapped data key that its tokens are sealed under.
-    """
+    """Says what the node knows; with an answer comes the wrapped data key of its tokens."""
 
     state: State
     answer: JournalAnswer | None = None
@@ -83,7 +79,7 @@ class PeerReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 def mac_of(cluster_secret: str) -> Mac:
-    """The MACs of nodes that share this secret."""
+    """Return the MACs of nodes that share this secret."""
     return mac_for(cluster_secret, b"tidewarden tokens between nodes 1")
 
 
@@ -98,10 +94,10 @@ class Peers:
         look_up: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
         """
-        ``mac``: None: nobody is asked.
+        Sign questions with ``mac``; without it, ask no node.
 
-        ``addresses``: the members' ``host:base_port``, which change; None: the configured ones.
-        ``look_up``: where another node listens, such as a worker; empty: not known.
+        ``addresses`` gives the members' ``host:base_port``, which change; None: the configured
+        ones. ``look_up`` finds where another node listens, such as a worker; empty: not known.
         """
         self._addresses = addresses or config.peers
         self._look_up = look_up
@@ -111,20 +107,24 @@ class Peers:
     async def ask(
         self, holder: str, queue: str, account: str, grant: int, generation: int
     ) -> PeerReply:
-        """What the node of ``holder`` (``node.boot``, as an intent has it) knows. Never raises."""
+        """
+        Ask the node of ``holder`` (``node.boot``, as an intent has it) what it knows.
+
+        Never raises.
+        """
         node = holder.rpartition(".")[0]
         return await self._ask(
             Question(secrets.token_bytes(16), queue, account, grant, generation, node)
         )
 
     async def ask_kept(self, node: str, queue: str, account: str) -> PeerReply:
-        """Which unreadable answers of an account that node keeps. Never raises."""
+        """Ask a node which unreadable answers of an account it keeps. Never raises."""
         return await self._ask(
             Question(secrets.token_bytes(16), queue, account, 0, 0, node, kept=True)
         )
 
     def members(self) -> Mapping[str, str]:
-        """The nodes that are known without asking the store, and their addresses."""
+        """Return the nodes that are known without asking the store, and their addresses."""
         return self._addresses()
 
     async def _ask(self, question: Question) -> PeerReply:
@@ -160,7 +160,7 @@ class Peers:
 
 
 def kept_of(journal: Journal, vault: Vault, queue: str, account: str) -> list[KeptAnswer]:
-    """What this node keeps of an account."""
+    """Return the last unreadable answers of an account that this node keeps and can open."""
     found: list[RawAnswer] = [
         raw for raw in journal.raws() if (raw.queue, raw.account) == (queue, account)
     ]
@@ -172,7 +172,9 @@ def kept_of(journal: Journal, vault: Vault, queue: str, account: str) -> list[Ke
 
 
 def open_question(raw: bytes, mac: Mac) -> Question | None:
-    """The question of a message; None: it is of no node of this cluster, or of another version."""
+    """
+    Read the question of a message; None: it is of no node of this cluster, or of another version.
+    """
     body = mac.open(raw)
     if body is None:
         return None
@@ -183,5 +185,5 @@ def open_question(raw: bytes, mac: Mac) -> Question | None:
 
 
 def reply_to(raw: bytes, reply: PeerReply, mac: Mac) -> bytes:
-    """The message that answers the question in ``raw``."""
+    """Make the message that answers the question in ``raw``."""
     return mac.reply_to(raw, msgspec.msgpack.encode(reply))

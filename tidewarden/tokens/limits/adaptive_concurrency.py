@@ -51,16 +51,16 @@ class AdaptiveConcurrency:
         self._hold_until = 0.0
 
     def full(self) -> None:
-        """All of them are under way."""
+        """Note that as many requests are under way as may be."""
         self._full = True
 
     def began(self, *, late: bool) -> None:
-        """A refresh of an account that was not tried before begins; ``late``: see :func:`late`."""
+        """Note that an account's first try begins; ``late``: see :func:`late`."""
         self._begun += 1
         self._late += late
 
     def ended(self, *, well: bool, now: float) -> None:
-        """A request has ended; ``well``: with an answer, and not one that tells of trouble."""
+        """Note that a request has ended; ``well``: its answer tells of no trouble."""
         self._since = self._since or now
         self._ended += 1
         self._ill += not well

@@ -38,7 +38,7 @@ class CircuitBreaker:
     """
 
     def __init__(self, provider: Provider, patience: int) -> None:
-        """``patience``: requests in a row without an answer that are borne."""
+        """Bear ``patience`` requests in a row without an answer."""
         self.provider = provider
         """Its settings as they are now: what is said names them."""
         self._patience = patience
@@ -64,21 +64,21 @@ class CircuitBreaker:
 
     @property
     def open(self) -> bool:
-        """Whether requests wait for a probe."""
+        """Return whether requests wait for a probe."""
         return self._opened > 0
 
     def allowed(self, now_s: float, refreshers: int, under_way: int) -> int:
-        """How many more requests may be begun."""
+        """Return how many more requests may be begun."""
         if now_s < self._until_s:
             return 0
         return max(0, (1 if self._opened else refreshers) - under_way)
 
     def opens_in_s(self, now_s: float) -> float:
-        """Seconds until a request is allowed again; 0: now."""
+        """Return the seconds until a request is allowed again; 0: now."""
         return max(0.0, self._until_s - now_s)
 
     def answered(self, now_s: float) -> None:
-        """A request was answered; :meth:`ended` says so, too."""
+        """Note that a request was answered; :meth:`ended` does so, too."""
         self.ended_s = now_s
         self.streak = self._opened = 0
         self._until_s = -math.inf
@@ -87,7 +87,7 @@ class CircuitBreaker:
         self, account: str, verdict: Verdict, kind: Kind, now_s: float, *, known_well: bool
     ) -> None:
         """
-        A request has ended.
+        Note that a request has ended.
 
         ``known_well``: whether an account of this client was ever refreshed well; where none was,
         one account is enough to show trouble.
@@ -127,7 +127,7 @@ class CircuitBreaker:
     # --- what it tells
 
     def block(self, brief: str, now_s: float) -> None:
-        """This node asks the provider nothing, for its journal fails; empty: it asks."""
+        """Ask the provider nothing while this node's journal fails, as ``brief`` says."""
         if brief:
             if not self.blocked:
                 self._since_s = now_s
@@ -139,11 +139,11 @@ class CircuitBreaker:
 
     @property
     def troubled(self) -> bool:
-        """Whether there is trouble, or was, of which an end has to be noticed."""
+        """Return whether this node meets with trouble, or has not yet reported that it ended."""
         return self._failures > 0 or self.blocked or self._saying
 
     def due(self, noted: Silence | None, clock_ms: int) -> bool:
-        """Whether the store is to hear something. ``noted``: what its record has of this node."""
+        """Return whether to tell the store; ``noted`` is what its record says of this node."""
         if not self._standing:
             return noted is not None and self._failures == 0
         if noted is None or (self._silent and not noted.told):

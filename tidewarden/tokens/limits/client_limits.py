@@ -55,7 +55,7 @@ class ClientLimits:
     """Limits the requests of one provider's client on one node."""
 
     def __init__(self, provider: Provider, queue: str, shared: NodeLimits, lease_ms: int) -> None:
-        """``lease_ms``: how long a probe may take; when its node dies another follows then."""
+        """Let a probe take ``lease_ms``; if its node dies, another probe follows then."""
         self.provider = provider
         self._shared = shared
         self._clock = shared.clock
@@ -70,7 +70,7 @@ class ClientLimits:
         self.unanswered: set[str] = set()
         """Accounts whose refreshes began and are not answered: what the concurrency bounds."""
         self.freed = asyncio.Event()
-        """Set when there may be room for another; whoever looks for room clears it."""
+        """Set when there may be room for another; :meth:`room` clears it."""
         self._probing: set[str] = set()
         self._looked_s = float("-inf")
         self._told_s = shared.clock.monotonic()
@@ -83,7 +83,7 @@ class ClientLimits:
 
     def carry_over(self, former: ClientLimits) -> None:
         """
-        Go on with what this node has learnt of the same client, whose settings have changed.
+        Take over what this node has learnt of the same client, whose settings have changed.
 
         What all nodes know of it lies in the store.
         """
@@ -102,25 +102,27 @@ class ClientLimits:
 
     @property
     def rated(self) -> bool:
-        """Whether the provider's host has a rate."""
+        """Return whether the provider's host has a rate."""
         return self._shared.hosts.rated(self.provider)
 
     @property
     def learnt_rate(self) -> float:
-        """Requests a second that the provider seems to bear; 0: it has shown no bound."""
+        """
+        Return the requests a second that the provider seems to bear; 0: it has shown no bound.
+        """
         rate = self.known.record.rate
         return rate.per_second if rate is not None else 0.0
 
     @property
     def held(self) -> bool:
-        """Whether this node knows its requests to be held back for more than their rate."""
+        """Return whether this node knows that more than a rate holds its requests back."""
         return self.breaker.open or self.known.record.hold is not None
 
     def room(self, asked: int, *, plenty: bool) -> int:
         """
-        How many more tasks may be asked for, with ``asked`` being taken already.
+        Return how many more tasks may be asked for, while ``asked`` are being taken already.
 
-        ``plenty``: the last take had all it could.
+        ``plenty`` says that the last take got as many tasks as it asked for.
         """
         self.freed.clear()
         free = self._free(self._clock.monotonic(), len(self.unanswered) + asked)
@@ -146,7 +148,7 @@ class ClientLimits:
 
     def begin(self, account: str) -> None:
         """
-        An account's task is taken and its refresh begins.
+        Note that an account's task is taken and its refresh begins.
 
         :meth:`end` follows, and :meth:`release` if it is asked for.
         """
@@ -154,7 +156,7 @@ class ClientLimits:
         self.unanswered.add(account)
 
     def end(self, account: str) -> None:
-        """A refresh that began has ended, its answer stored, or was never sent."""
+        """Note that a refresh that began has ended, its answer stored, or was never sent."""
         self.answered(account)
         self._shared.fair_share.leave(self.provider.name)
         if account in self._probing:
@@ -163,7 +165,7 @@ class ClientLimits:
 
     async def acquire(self, wanted: int, *, host: bool = True) -> Permit:
         """
-        Acquire leave for at most ``wanted`` requests.
+        Acquire a permit for at most ``wanted`` requests.
 
         It comes out of the client's rate and, unless ``host`` is False, the host's. Raises what the
         store raises.
@@ -171,17 +173,17 @@ class ClientLimits:
         if not host:
             return await self._acquire(wanted)
         granted, wait_s = await self._shared.hosts.ask(self.provider, wanted)
-        leave = await self._acquire(granted) if granted else Permit(0, wait_s)
-        await self._shared.hosts.give_back(self.provider, granted - leave.requests)
-        return leave
+        permit = await self._acquire(granted) if granted else Permit(0, wait_s)
+        await self._shared.hosts.give_back(self.provider, granted - permit.requests)
+        return permit
 
     async def acquire_host(self) -> bool:
-        """Leave for one request of the host's rate alone. Raises what the store raises."""
+        """Acquire one request of the host's rate alone. Raises what the store raises."""
         return bool((await self._shared.hosts.ask(self.provider, 1))[0])
 
     def acquire_alone(self, under_way: int) -> bool:
         """
-        Acquire leave for one request while the store is away; return whether it was granted.
+        Acquire one request while the store is away; return whether it was granted.
 
         It comes out of this node's part of every rate, and is counted if granted.
         """
@@ -193,7 +195,11 @@ class ClientLimits:
         return self.breaker.allowed(now_s, self.concurrency.size, under_way)
 
     async def give_back(self, of_client: int, of_host: int) -> None:
-        """So many are not sent of what was granted. Never raises: some of a rate is lost then."""
+        """
+        Give requests back that were granted and not sent.
+
+        Never raises: part of a rate is lost then.
+        """
         try:
             await self.known.give_back(of_client)
             await self._shared.hosts.give_back(self.provider, of_host)
@@ -202,7 +208,7 @@ class ClientLimits:
 
     async def take_probe(self) -> Taken | None:
         """
-        The account that probes, by a lease past the pause.
+        Lease the account that probes, until past the pause.
 
         None: there was none while its request would end within the claim to probe.
         """
@@ -291,7 +297,7 @@ class ClientLimits:
 
     @property
     def _noted(self) -> Silence | None:
-        """What all nodes know of this one's trouble."""
+        """Return what the shared record says of this node's trouble."""
         return self.known.record.silences.get(self._shared.node)
 
     @property
@@ -302,7 +308,7 @@ class ClientLimits:
         """
         Report at once what should keep other nodes from beginning requests, or lets them begin.
 
-        Whoever is answered waits for it. Never raises.
+        The caller's reply waits for it. Never raises.
         """
         counts, known = self._counts, self.known
         if counts.odd and (
@@ -325,12 +331,14 @@ class ClientLimits:
             self._tell_in(0)
 
     def answered(self, account: str) -> None:
-        """There is an answer, or there will be none: another may be asked for meanwhile."""
+        """Note that there is an answer, or will be none: another request may begin meanwhile."""
         self.unanswered.discard(account)
         self.freed.set()
 
     def assess(self, verdict: Verdict) -> Assessment:
-        """What is known of the client's other accounts when one of its refreshes has failed."""
+        """
+        Return what is known of the client's other accounts when one of its refreshes has failed.
+        """
         known = self.known
         return judgement.assess(
             known.record,
@@ -360,7 +368,7 @@ class ClientLimits:
     # --- telling the other nodes
 
     def _is_news(self, ended: Ended, kind: Kind) -> bool:
-        """Whether what was just counted should be told soon."""
+        """Return whether other nodes should soon hear of the answer just counted."""
         record = self.known.record
         if self._counts.untold.probe is not None or self._trouble_due or kind == "limited":
             return True
@@ -371,7 +379,7 @@ class ClientLimits:
         return kind in ("erring", "client", "refused") and again
 
     def _left_s(self, apart_s: float, now_s: float) -> float:
-        """Seconds until so long has passed since something was told."""
+        """Return the seconds until so long has passed since something was told."""
         return max(0.0, apart_s - (now_s - self._told_s))
 
     def _tell_in(self, delay_s: float) -> None:

@@ -2,7 +2,7 @@
 Keeps the record of one client that all nodes share, changes it, and acts on changes.
 
 It is one record in the store, read and written whole, by compare-and-swap; the client's token
-bucket lies beside it, see ``tokens/lua/client.lua``. Whoever changes it pauses or resumes the
+bucket lies beside it, see ``tokens/lua/client.lua``. The node that changes it pauses or resumes the
 client's queue, has failing accounts tried anew, and says so in its log.
 
 Times are milliseconds of the leases' clock unless a name says unix. Fields are only ever appended,
@@ -76,13 +76,13 @@ class Hold(msgspec.Struct, array_like=True):
 
     @property
     def said(self) -> str:
-        """What was answered: class, status and code, and how many met with it."""
+        """Describe the answers: class, status and code, and how many accounts met with them."""
         share = f"({self.failed} of {self.asked} accounts that were well)"
         return f"{self.outcome} {self.brief} {share}".strip()
 
 
 class Quarantine(msgspec.Struct, array_like=True):
-    """Says that nobody is given up: accounts that were well fail by more than a few."""
+    """Says that no account is given up: accounts that were well fail by more than a few."""
 
     since_ms: int = 0
     refused: int = 0
@@ -174,11 +174,15 @@ class ClientRecord(msgspec.Struct, array_like=True):
 
     @property
     def recovering(self) -> bool:
-        """Whether an incident was told of, and all go on: it is over when that lasts a while."""
+        """
+        Return whether an incident was reported and no hold is left.
+
+        The incident is over when that lasts a while.
+        """
         return bool(self.incident_ms) and self.hold is None
 
     def sample_due(self, clock_ms: int) -> bool:
-        """Whether it is time to ask about another account that a quarantine is for."""
+        """Return whether it is time to ask about another account of the quarantine."""
         found = self.quarantine
         return found is not None and not found.ending_ms and clock_ms >= found.sample_ms
 
@@ -202,7 +206,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
         return True
 
     def pack(self) -> bytes:
-        """The stored form."""
+        """Return the stored form."""
         return msgspec.msgpack.encode(self)
 
 
@@ -212,15 +216,15 @@ Change = Callable[[ClientRecord, int], list[ClientEvent]]
 
 def parse_record(raw: bytes) -> ClientRecord:
     """
-    The record of its stored form.
+    Parse the stored form of a record.
 
-    One that cannot be read is as good as none: evidence comes anew with each answer.
+    An unreadable record counts as none: evidence comes anew with each answer.
     """
     return _read(raw) or ClientRecord()
 
 
 def _read(raw: bytes) -> ClientRecord | None:
-    """The same; None: it cannot be read."""
+    """Parse a record; None: it cannot be read."""
     if not raw:
         return ClientRecord()
     try:
@@ -272,14 +276,14 @@ class SharedRecord:
 
     @property
     def free(self) -> bool:
-        """Whether nothing holds anybody back."""
+        """Return whether no hold, rate or pause applies to the client."""
         record = self.record
         rests = record.rest_ms and record.rest_ms > self.clock_ms
         return record.hold is None and record.rate is None and not rests
 
     @property
     def clock_ms(self) -> int:
-        """The leases' clock, as far as this node knows it; 0 before the store was asked."""
+        """Return the leases' clock, as far as this node knows it; 0 before the store was asked."""
         if not self._clock_ms:
             return 0
         return self._clock_ms + int((self._clock.monotonic() - self._clock_at_s) * 1000)
@@ -293,7 +297,7 @@ class SharedRecord:
         return await self._run("ask", wanted, _thousandths(self._provider.client_rate))
 
     async def give_back(self, requests: int) -> None:
-        """So many that were granted are not sent."""
+        """Give requests back that were granted and not sent."""
         if requests and (self._provider.client_rate or self.record.rate is not None):
             await self._run("back", requests, _thousandths(self._provider.client_rate))
 
@@ -303,7 +307,7 @@ class SharedRecord:
             await self.ask()
 
     async def change(self, change: Change) -> None:
-        """Read, change, compare and swap, until nobody was between."""
+        """Read, change, compare and swap, until no other node was between."""
         async with self._changing:
             for swap in range(SWAPS_MAX):
                 if swap >= CROWDED:  # Many tell at once: apart they all get through.
@@ -389,7 +393,7 @@ class SharedRecord:
             self._say(event)
 
     def _start(self, name: str, job: Coroutine[Any, Any, None]) -> None:
-        """Do something beside; what goes by that name already goes on alone."""
+        """Start a background job, unless one of that name is running."""
         if name in self._jobs:
             job.close()
             return
@@ -404,7 +408,7 @@ class SharedRecord:
             )
 
     def _pause_until(self) -> int:
-        """Until when the client's queue is to be paused; 0: not."""
+        """Return until when the client's queue is to be paused; 0: not."""
         record = self.record
         if record.hold is not None:
             return record.hold.until_ms + PAUSE_SLACK_MS
@@ -453,7 +457,7 @@ class SharedRecord:
             )
 
     async def _sample(self) -> None:
-        """Have those that a quarantine is for asked, one at a time, by whichever node claims it."""
+        """Have a quarantine's accounts asked, one at a time, by whichever node claims it."""
         while self.record.quarantine is not None:
             try:
                 if self.record.sample_due(self.clock_ms):
@@ -475,7 +479,7 @@ class SharedRecord:
                 return
 
     def _say(self, event: ClientEvent) -> None:
-        """An event, in this node's log."""
+        """Log an event."""
         name, record = self._provider.name, self.record
         if event.kind == "provider.breaker_open" and record.hold is not None:
             held, how, what = record.hold, "fails each request", ""

@@ -2,8 +2,8 @@
 Counts one client's answers by kind, in buckets of time, until a node tells the others of them.
 
 An account that failed last time is no witness (it may fail for good), so a kind that many witnesses
-meet is met by as many accounts: whoever has failed once is no witness again before it is well.
-Times are milliseconds of the leases' clock, which is stepped by nobody, or monotonic seconds. Pure.
+meet is met by as many accounts: one that has failed once is no witness again before it is well.
+Times are milliseconds of the leases' clock, which never steps, or monotonic seconds. Pure.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def kind_of(verdict: Verdict) -> Kind:
 
 
 def is_refusal(outcome: str) -> bool:
-    """Whether answers of that class refuse a grant, or our client."""
+    """Return whether answers of that class refuse a grant or our client."""
     return class_of(outcome).kind in ("refused", "client")
 
 
@@ -104,17 +104,19 @@ class Bucket(msgspec.Struct, array_like=True):
 
     @property
     def answered(self) -> int:
-        """All answers."""
+        """Return the number of all answers."""
         return self.ok + self.limited + self.others
 
     @property
     def proven(self) -> int:
-        """Answers that tell how the accounts fare that were refreshed well before."""
+        """
+        Return the number of answers that tell how accounts fare that were refreshed well before.
+        """
         return self.ok + self.refused + self.proven_client + self.proven_erring
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is counted."""
+        """Return whether nothing is counted."""
         return not any(getattr(self, name) for name in COUNTS)
 
 
@@ -124,7 +126,7 @@ COUNTS = tuple(name for name in Bucket.__struct_fields__ if name != "since_ms")
 
 
 def total(buckets: Iterable[Bucket]) -> Bucket:
-    """The sum of buckets."""
+    """Add up buckets."""
     found = Bucket()
     for bucket in buckets:
         found.add(bucket)
@@ -132,7 +134,7 @@ def total(buckets: Iterable[Bucket]) -> Bucket:
 
 
 def within(buckets: Iterable[Bucket], since_ms: int) -> Bucket:
-    """The sum of the buckets that began at that time or later."""
+    """Add up the buckets that began at that time or later."""
     return total(bucket for bucket in buckets if bucket.since_ms >= since_ms)
 
 
@@ -140,7 +142,7 @@ def judged(buckets: list[Bucket], opened_ms: int, clock_ms: int) -> tuple[Bucket
     """
     Return the sum of the answers that incidents are judged by, and when the first of them came.
 
-    Those are an hour's, or the last :data:`ANSWERS` of witnesses, whichever are more.
+    They are an hour's answers, or the last :data:`ANSWERS` of witnesses, whichever are more.
     ``opened_ms``: what came before it counts for nothing.
     """
     since_ms = max(opened_ms, clock_ms - HOUR_MS)
@@ -159,7 +161,8 @@ def still_failing(
     """
     Return how many witnesses that failed by these counts are not well again, as far as is known.
 
-    In order of time: who is well again after an earlier incident takes nothing off a later one.
+    In order of time: an account that is well again after an earlier incident takes nothing off a
+    later one.
     """
     found = 0
     for bucket in buckets:
@@ -269,7 +272,7 @@ class Told:
 
     @property
     def counted(self) -> Bucket:
-        """All answers that are told."""
+        """Return all answers that are told."""
         return total((self.recent, self.older))
 
 
@@ -304,12 +307,12 @@ class AnswerCounts:
 
     @property
     def recent(self) -> Bucket:
-        """What came within the last moment."""
+        """Return the counts of the last moment."""
         return total((self.untold.recent, self._former))
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to tell."""
+        """Return whether there is nothing to tell."""
         told = self.untold
         counted = (told.recent, self._former, told.older)
         return told.probe is None and not told.unclaim and all(bucket.empty for bucket in counted)
@@ -368,7 +371,7 @@ class AnswerCounts:
         return told
 
     def put_back(self, told: Told) -> None:
-        """It was not told: it is told with what comes next."""
+        """Put back what could not be told, to be told with what comes next."""
         self._former.add(told.recent)
         self.untold.older.add(told.older)
         if self.untold.recent.ok == 0:
@@ -380,7 +383,7 @@ class AnswerCounts:
         self.odd = True
 
     def _goodput(self, now_s: float) -> float:
-        """Answers a second but 429 that this node got of late; at least one."""
+        """Return the answers a second, 429 excluded, that this node got of late; at least one."""
         while self._ends and self._ends[0] < now_s - GOODPUT_S:
             self._ends.popleft()
         over_s = max(GOODPUT_S_MIN, now_s - self._ends[0]) if self._ends else GOODPUT_S

@@ -75,8 +75,8 @@ SAMPLE_SHARE = 0.5
 SAMPLE_MAX = 5
 ROUSED_MS, SAMPLE_SHARE_MIN = 60_000, 0.25
 """
-Within so long whoever failed has been tried anew: if fewer of them are well, it has not come to an
-end.
+Within so long the accounts that failed have been tried anew: if fewer of them are well, the
+incident has not come to an end.
 """
 QUARANTINE_CALM_MS = HOUR_MS
 """It is over when so long nobody else failed so: what recurs within it is one incident."""
@@ -186,7 +186,7 @@ def assess(
 
 
 def set_quarantine(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
-    """An operator says that nobody is to be given up until a release."""
+    """Begin an operator's quarantine: no account is given up until a release."""
     if record.quarantine is not None:
         record.quarantine.by_operator = True
         return []
@@ -197,7 +197,7 @@ def set_quarantine(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
 
 def release(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
     """
-    An operator ends whatever holds a client back: quarantine, hold, rest and rate.
+    End whatever holds a client back, as an operator asks: quarantine, hold, rest and rate.
 
     After a quarantine each account is asked once more, and given up if it is refused.
     """
@@ -213,7 +213,7 @@ def release(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
 
 
 def ask_probe(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
-    """An operator wants the next probe now."""
+    """Let the next probe go now, as an operator asks."""
     if record.hold is not None:
         record.hold.until_ms = min(record.hold.until_ms, clock_ms)
         record.hold.claim, record.hold.claim_ms = "", 0
@@ -254,7 +254,7 @@ def _of_nodes(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEve
 
 
 def usual_share(record: ClientRecord) -> float:
-    """The share of healthy accounts that are refused on a usual day, at most :data:`USUAL_MAX`."""
+    """Return the share of healthy accounts refused on a usual day, at most :data:`USUAL_MAX`."""
     answered = PRIOR[0] + record.usual_well + record.usual_refused
     return min(USUAL_MAX, (PRIOR[1] + record.usual_refused) / answered)
 
@@ -298,7 +298,7 @@ def _called_for(record: ClientRecord, clock_ms: int) -> Quarantine | None:
 def _called_for_since(
     record: ClientRecord, judged_by: Bucket, since_ms: int, clock_ms: int
 ) -> Quarantine | None:
-    """The quarantine that the answers from then on call for."""
+    """Return the quarantine that the answers from then on call for."""
     usual, ok = usual_share(record), within(record.buckets, since_ms).ok
     of_client, erring = ["refused", "proven_client"], ["proven_erring"]
     # Else that is the hold's matter, in a moment.
@@ -322,16 +322,16 @@ def _called_for_since(
 
 
 def _unusual(expected: float, sigmas: float) -> float:
-    """So many refusals are more than chance brings about where so many are expected."""
+    """Return how many refusals chance may bring about where so many are expected."""
     return expected + sigmas * math.sqrt(expected) + 1e-9
 
 
 def clustered(record: ClientRecord, clock_ms: int) -> bool:
     """
-    Whether more accounts than usual were refused of late, although too few for a quarantine.
+    Return whether more accounts than usual were refused lately, though too few for a quarantine.
 
-    They may be a part of the provider's: what is below the bound of a quarantine is no single
-    account's matter for that.
+    They may be part of the provider's trouble, so none of these refusals is taken for its account's
+    own.
     """
     seen, from_ms = judged(record.buckets, record.opened_ms, clock_ms)
     refused = still_failing(record.buckets, from_ms, ["refused"], "accepted")
@@ -362,10 +362,11 @@ def _judge_quarantine(record: ClientRecord, told: Told, clock_ms: int) -> None:
 
 def _release_over(record: ClientRecord, clock_ms: int) -> bool:
     """
-    Whether a release has done its work: refusals are as usual, among those refused before, too.
+    Return whether a release has done its work.
 
-    Only what was answered since then counts, and for as long as is judged by: those that were
-    refused have to be asked again first.
+    It has when refusals are as usual, also among the accounts that were refused before it. Only
+    answers since the release count, over the time by which clients are judged: the accounts that
+    were refused have to be asked again first.
     """
     lasts_ms = clock_ms - record.released_ms
     seen, _ = judged(record.buckets, clock_ms - RELEASED_LEAST_MS, clock_ms)
@@ -409,14 +410,14 @@ def _sample(record: ClientRecord, found: Quarantine, told: Bucket, clock_ms: int
 
 
 def _sample_is_well(found: Quarantine) -> bool:
-    """Whether enough of those that had failed are well again: of the last few, or of all."""
+    """Return whether enough accounts that had failed are well again: of the last few, or of all."""
     if found.recovered and found.refused - found.recovered <= SPARE:
         return True
     return found.accepted >= SAMPLE and found.accepted >= SAMPLE_SHARE * found.sampled
 
 
 def _rouse(record: ClientRecord, clock_ms: int) -> None:
-    """Have whoever failed tried anew; what was met so far is no evidence of another incident."""
+    """Have failing accounts tried anew; what was met so far is no evidence of another incident."""
     record.rouse_ms = clock_ms
     for bucket in record.buckets:
         for name in FAILED:

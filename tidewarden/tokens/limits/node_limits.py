@@ -45,19 +45,19 @@ class FairShare:
         self._waiting: dict[str, asyncio.Event] = {}
 
     def free(self, name: str) -> int:
-        """How many more this provider may take now."""
+        """Return how many more this provider may take now."""
         return max(0, self._empty - self._held[name])
 
     def take(self, name: str) -> None:
-        """One more is taken."""
+        """Take one place for the provider."""
         self._empty -= 1
         self._held[name] += 1
 
     def leave(self, name: str) -> None:
         """
-        One is free again: as many as may find one are woken, those who waited longest first.
+        Free one place, and wake as many providers as may find one, the longest waiting first.
 
-        All of them when nobody holds any, for nobody would wake the others then.
+        All of them are woken when no provider holds a place, for none would wake the others then.
         """
         self._empty += 1
         self._held[name] -= 1
@@ -68,7 +68,7 @@ class FairShare:
             event.set()
 
     async def wait(self, name: str) -> None:
-        """Until somebody leaves one."""
+        """Wait until a place becomes free."""
         assert name not in self._waiting, "each provider waits once"
         event = self._waiting[name] = asyncio.Event()
         try:
@@ -89,7 +89,7 @@ class HostRateLimits:
     def __init__(
         self, script: RunScript | None = None, nodes: Callable[[], int] = lambda: 1
     ) -> None:
-        """``script``: runs a token script; None: it is not asked. ``nodes``: how many live."""
+        """Run token scripts by ``script`` (None: never); ``nodes`` counts the nodes that live."""
         self._script = script
         self._nodes = nodes
         self._rates: dict[str, float] = {}
@@ -109,7 +109,7 @@ class HostRateLimits:
             self._rates[host] = min(provider.host_rate, self._rates.get(host, provider.host_rate))
 
     def rated(self, provider: Provider) -> bool:
-        """Whether its host has a rate."""
+        """Return whether the provider's host has a rate."""
         return host_of(provider) in self._rates
 
     async def ask(self, provider: Provider, wanted: int) -> tuple[int, float]:
@@ -124,7 +124,7 @@ class HostRateLimits:
         return granted, wait_ms / 1000
 
     async def give_back(self, provider: Provider, requests: int) -> None:
-        """So many that were granted are not sent."""
+        """Give requests back that were granted and not sent."""
         if requests and self.rated(provider):
             await self._call("back", provider, requests)
 
@@ -160,7 +160,7 @@ class HostRateLimits:
 
 
 def host_of(provider: Provider) -> str:
-    """The host (and port) of its token endpoint, or of its issuer."""
+    """Return the host (and port) of the provider's token endpoint, or of its issuer."""
     return urlsplit(provider.token_url or provider.issuer).netloc.lower()
 
 
@@ -192,9 +192,9 @@ class NodeLimits:
 
     def unreachable(self, now_s: float) -> bool:
         """
-        Whether no provider at all can be reached: then it is our own network.
+        Return whether no provider at all can be reached: then our own network is the reason.
 
-        Two providers or more were asked in the last minute, and none answered its last request.
+        At least two providers were asked in the last minute, and none answered its last request.
         """
         recent = [one for one in self.breakers.values() if one.ended_s >= now_s - RECENT_S]
         return len(recent) >= 2 and all(one.streak for one in recent)

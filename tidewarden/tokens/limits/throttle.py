@@ -116,7 +116,7 @@ def share_of(
 
 
 def pause_ms(kind: str, probes: int, held_ms: int) -> int:
-    """Milliseconds until the next probe, after so many failed and with the hold as old as that."""
+    """Return the milliseconds until the next probe, by how many failed and how old the hold is."""
     most = PAUSE_MAX_LONG_MS if held_ms > LONG_MS else PAUSE_MAX_MS
     longest = most.get(kind, most["erring"])  # Of another version, perhaps.
     return min(longest, int(PAUSE_MS * PAUSE_GROWTH ** min(20, probes // PROBES)))
@@ -145,7 +145,11 @@ def judge_hold(record: ClientRecord, told: Told, clock_ms: int) -> None:
 
 
 def claimable(record: ClientRecord, clock_ms: int) -> bool:
-    """Whether the next probe may be claimed: all are held, it is time, and no node is at it."""
+    """
+    Return whether this node may claim the next probe.
+
+    It may when all requests are held, the time has come, and no other node has claimed the probe.
+    """
     hold = record.hold
     if hold is None or hold.until_ms > clock_ms:
         return False
@@ -161,7 +165,9 @@ def claim(record: ClientRecord, node: str, clock_ms: int, lasts_ms: int) -> bool
 
 
 def probe_ended(record: ClientRecord, told: Told, clock_ms: int) -> None:
-    """A node's probe has its answer, or was not sent: another may be made a moment later."""
+    """
+    Note that a node's probe has its answer, or was not sent: another may follow a moment later.
+    """
     hold = record.hold
     if hold is not None and told.probe is not None:
         if told.probe:
@@ -178,7 +184,7 @@ def probe_ended(record: ClientRecord, told: Told, clock_ms: int) -> None:
 
 
 def shows_well(record: ClientRecord, kind: Kind) -> bool:
-    """Whether a probe's answer shows that what all are held for is over."""
+    """Return whether a probe's answer shows that the reason for the hold is gone."""
     hold = record.hold
     if hold is None or kind == "ok":
         return True
@@ -188,7 +194,9 @@ def shows_well(record: ClientRecord, kind: Kind) -> bool:
 
 
 def suspected(record: ClientRecord, untold: Bucket, clock_ms: int) -> bool:
-    """Whether what a node has not told yet would hold all back, or slow them down."""
+    """
+    Return whether the answers a node has not reported yet would hold all requests, or slow them.
+    """
     if too_many(untold.limited, untold.answered):
         return True
     return record.hold is None and any(
@@ -279,7 +287,7 @@ def _double(rate: Rate, clock_ms: int) -> bool:
 
 
 def too_many(limited: int, answered: int, least: int = HANDFUL) -> bool:
-    """Whether so many 429 among so many answers are more than some accounts' own limits."""
+    """Return whether so many 429 among so many answers exceed a few accounts' own limits."""
     return limited >= least and limited > LIMITED_SHARE * answered
 
 

@@ -39,7 +39,7 @@ def state(row: AccountRow, troubles: RefreshTroubles | None, now_ms: int) -> Sta
 
 
 def since_ms(row: AccountRow, troubles: RefreshTroubles | None, state: State) -> int:
-    """Since when the account is as :func:`state` says, unix milliseconds."""
+    """Return since when the account is as :func:`state` says, unix milliseconds."""
     if troubles is not None:
         return troubles.last_ms if troubles.given_up else troubles.first_ms
     return {"late": row.expires_at_ms, "expiring": row.due_ms}.get(state, row.stored_ms)

@@ -14,10 +14,10 @@ def due_after(
     sent_ms: int, life_s: float | None, provider: Provider, dice: float
 ) -> tuple[int, int]:
     """
-    When a new token expires and when it is refreshed next: ``(expires_at_ms, due_ms)``.
+    Return when a new token expires and when it is refreshed next: ``(expires_at_ms, due_ms)``.
 
-    Life counts from ``sent_ms``, when the request was sent: the provider counts from later, so that
-    is the safe side.
+    Its life counts from ``sent_ms``, when the request was sent: the provider counts from later, so
+    that is the safe side.
     """
     life = min(life_s if life_s is not None else provider.default_life_s, provider.life_s_max)
     expires_at_ms = sent_ms + int(life * 1000)
@@ -28,7 +28,7 @@ def due_after(
 
 def due_before(expires_at_ms: int, life_s: float, provider: Provider, dice: float) -> int:
     """
-    When a token that expires then, and has ``life_s`` left, is refreshed.
+    Return when to refresh a token that expires then and has ``life_s`` left.
 
     The margin takes at most a third of the life, else a margin of five minutes would refresh a
     token of one minute without pause. ``dice`` (0 to 1) moves the refresh up to a tenth of the
@@ -46,13 +46,17 @@ def due_before(expires_at_ms: int, life_s: float, provider: Provider, dice: floa
 
 
 def is_short(row: AccountRow) -> bool:
-    """Whether the account's token came from a refresh and lives shorter than is kept up with."""
+    """
+    Return whether a refreshed token lives for less than ``LIFE_S_MIN``, too short to keep fresh.
+    """
     told = row.refreshed and bool(row.access)
     return told and row.expires_at_ms - row.stored_ms < LIFE_S_MIN * 1000
 
 
 def too_soon(provider: Provider, row: AccountRow, now_ms: int) -> float:
-    """Seconds until the provider lets this account be refreshed; 0: it may be now, whoever asks."""
+    """
+    Return the seconds until the provider lets this account be refreshed at all; 0: it may be now.
+    """
     wait_ms = 0.0
     if provider.not_before_s and row.access:
         wait_ms = row.expires_at_ms - provider.not_before_s * 1000 - now_ms

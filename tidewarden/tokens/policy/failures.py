@@ -41,11 +41,11 @@ LONE_AFTER = 144  # Times as long (a day), where nobody else shows whether the p
 LONE_SLACK_MS = 60_000
 JUDGED_SLACK_S = 60.0
 WELL_PART = (
-    # Such a part of it (a minute) after the first refusal is whoever counts as well meanwhile:
-    # nodes tell late.
+    # An account counts as well meanwhile so much of it (a minute) after the first refusal: nodes
+    # tell late.
     10
 )
-# Of those that a quarantine is for one is asked at a time, whoever's turn it is; so long no other.
+# Of the accounts that a quarantine is for one is asked at a time; so long no other.
 SAMPLED_S = 86_400.0
 # Between two tries of a refused account while its access token lives, at least …
 LIVING_S_MIN = 10.0
@@ -63,9 +63,9 @@ ASKED = 8  # Answers that are kept of an account that fails.
 
 def backoff(tries: int, dice: float, *, cap_s: float = BACKOFF_S_MAX) -> float:
     """
-    Seconds until the next try after ``tries`` failures (1: the first).
+    Return the seconds until the next try after ``tries`` failures (1: the first).
 
-    Doubling from one second, with full jitter.
+    They double from one second, with full jitter.
     """
     return float(min(cap_s, 2.0 ** min(tries - 1, 20)) * (0.5 + dice / 2))
 
@@ -107,12 +107,12 @@ class Case:
 
     @property
     def error(self) -> ErrorClass:
-        """The class of the failure."""
+        """Return the class of the failure."""
         return class_of(self.verdict.outcome)
 
     @property
     def doubt_ms(self) -> int:
-        """When the first request began of which nobody knows what became."""
+        """Return when the first request of unknown outcome began."""
         return self.troubles.doubt_ms or self.begun_ms or self.now_ms
 
     @property
@@ -126,7 +126,11 @@ class Case:
 
     @property
     def saving(self) -> bool:
-        """Whether only another request within the grace can save what an earlier one began."""
+        """
+        Return whether only another request within the grace can still save the account.
+
+        An earlier request may have used its refresh token up.
+        """
         return self.troubles.doubts > 0 and not self.used_spare and self.now_ms < self.safe_until_ms
 
     @property
@@ -146,9 +150,9 @@ class Case:
     @property
     def released(self) -> bool:
         """
-        Whether an operator says that its refusals are true.
+        Return whether an operator has declared the client's refusals to be true.
 
-        Of one that was well since then nothing was said.
+        That says nothing of an account that was well since then.
         """
         return self.stored_ms <= self.assessment.released_ms > 0
 
@@ -157,8 +161,8 @@ class Case:
         """
         Return whether no other account of the client is asked, or was well since this one was.
 
-        That is since this one was refreshed, or was put. Where no account at all was ever well the
-        client's settings may be wrong, and that ends nobody.
+        This one was well when it was refreshed or put last. Where no account at all was ever well,
+        the client's settings may be wrong, and that ends no account.
         """
         well_ms = self.assessment.well_ms
         return well_ms <= self.stored_ms + LONE_SLACK_MS and bool(
@@ -168,9 +172,9 @@ class Case:
 
 def after_failure(case: Case) -> Step:
     """
-    What to do after a failed refresh.
+    Decide what to do after a failed refresh.
 
-    The troubles of the step are new ones, those of the case stay as they are.
+    The step has troubles of its own; those of the case stay as they are.
     """
     verdict, error = case.verdict, case.error
     if verdict.scope == "ours":
@@ -205,8 +209,9 @@ def after_failure(case: Case) -> Step:
 
 def _untouched(case: Case, wait_s: float) -> Step:
     """
-    Later, and nothing is noted unless there is something that would be forgotten, as a doubt found
-    in an open intent.
+    Try later, and note nothing, unless something would be forgotten.
+
+    That is so of a doubt that was found in an open intent.
     """
     old = case.troubles
     if old.tries or old.doubts or old.first_ms:
@@ -216,9 +221,9 @@ def _untouched(case: Case, wait_s: float) -> Step:
 
 def _after_shared(case: Case) -> Step:
     """
-    It is others' matter, too.
+    Try again soon where other accounts meet with the same.
 
-    Soon, for the queue is held as long as it lasts, and nothing counts against the account.
+    The queue is held as long as it lasts, and nothing counts against the account.
     """
     wait = _shared_wait_s(case)
     if case.verdict.scope == "client":
@@ -237,8 +242,9 @@ def _shared_wait_s(case: Case) -> float:
 
 def _own_wait_s(case: Case) -> float:
     """
-    Seconds until the next try after a failure that is the account's own matter and no refusal.
-    Doubling to a day.
+    Return the seconds until the next try after a failure of the account's own that is no refusal.
+
+    They double to a day.
     """
     verdict, old = case.verdict, case.troubles
     if case.error.mended_here:
@@ -263,8 +269,9 @@ def _later(
     case: Case, troubles: RefreshTroubles, wait_s: float, spare: Spare = "keep", until_ms: int = 0
 ) -> Step:
     """
-    Once more later, unless it has been asked in vain for so long that it is given up without
-    knowing of its grant.
+    Try once more later, unless the account is given up without knowing of its grant.
+
+    It is when it has been asked in vain for too long.
     """
     if troubles.own_ms < case.give_up_s * 1000 or case.assessment.quarantined:
         troubles.next_ms = case.now_ms + int(wait_s * 1000)
@@ -275,11 +282,11 @@ def _later(
 
 def replay_after(case: Case) -> float | None:
     """
-    Seconds until the refresh token of a request of unknown outcome is sent again in its place.
-    None: it is not.
+    Return the seconds after which the refresh token of an open request is sent again in place.
 
-    Only where that is safe, and a time or two, or to the end of a grace that is short: whatever
-    waits in the queue, or for a rate, may wait past the grace.
+    The request's outcome is unknown. None: it is not sent in place. It is only where that is safe,
+    and a time or two, or to the end of a grace that is short: a task that waits in the queue, or
+    for a rate, may wait past the grace.
     """
     old, verdict = case.troubles, case.verdict
     if case.saving and case.grace_s <= IN_PLACE_GRACE_S and verdict.scope != "unknown":
@@ -302,16 +309,16 @@ def replay_after(case: Case) -> float | None:
 
 
 def after_doubt(case: Case) -> RefreshTroubles:
-    """The troubles of an account whose request is sent again in its place."""
+    """Return the troubles of an account whose request is sent again in its place."""
     noted = _noted(case, 0, counts=False)
     return _doubting(case, noted) if case.verdict.scope == "unknown" else noted
 
 
 def _after_unknown(case: Case) -> Step:
     """
-    Where the old token still works it is tried soon, before that ends.
+    Try again soon where the old token still works, before its grace ends.
 
-    Elsewhere too, for perhaps nothing was processed.
+    Elsewhere try again, too, for perhaps the provider processed nothing.
     """
     wait = _own_wait_s(case)
     if case.assessment.shared:
@@ -328,7 +335,7 @@ def _after_unknown(case: Case) -> Step:
 
 def _within_grace(case: Case) -> Step:
     """
-    Soon, and before all others, whatever was answered: only that can save the grant.
+    Try again soon, and before all others, whatever was answered: only that can save the grant.
 
     It is asked after half of the time that has passed since the request, or of what is left of the
     grace if that is less. A time to wait that was named is kept if it ends within the grace.
@@ -360,7 +367,7 @@ def _doubting(case: Case, troubles: RefreshTroubles) -> RefreshTroubles:
 
 
 def apart_s(counted: int, confirm_s: float = CONFIRM_S) -> float:
-    """Seconds between the last of so many refusals that count and the next one that does."""
+    """Return the seconds between the last of so many refusals that count and the next that does."""
     if counted < 2:
         return confirm_s * counted
     return confirm_s * min(LONE_AFTER, THIRD_AFTER * 2.0 ** min(counted - 2, 10))
@@ -368,9 +375,10 @@ def apart_s(counted: int, confirm_s: float = CONFIRM_S) -> float:
 
 def _sampled_wait_s(case: Case) -> float:
     """
-    Seconds until the next try of one of those that a quarantine is for.
+    Return the seconds until the next try of an account that a quarantine is for.
 
-    While it goes on whoever's turn it is is asked sooner, see :meth:`.ClientRecord.claim_sample`.
+    While the quarantine goes on, the account whose turn it is is asked sooner, see
+    :meth:`.ClientRecord.claim_sample`.
     """
     wait = SAMPLED_S if case.assessment.sampled else min(case.confirm_s, _uncounted_wait_s(case))
     return max(wait, case.verdict.retry_after_s or 0)
@@ -378,9 +386,9 @@ def _sampled_wait_s(case: Case) -> float:
 
 def _after_refusal(case: Case) -> Step:
     """
-    A refusal counts when it comes long enough after the last one that did.
+    Count a refusal that comes long enough after the last one that did.
 
-    A provider's bad hour ends nobody.
+    So a provider's bad hour ends no account.
     """
     old = case.troubles
     troubles = _noted(case, 0)
@@ -410,7 +418,7 @@ def _after_refusal(case: Case) -> Step:
 
 def _uncounted_wait_s(case: Case) -> float:
     """
-    Seconds until a refused account is asked although that does not count.
+    Return the seconds until a refused account is asked although that does not count.
 
     One wrong answer leaves no reader without a token that way.
     """
@@ -428,9 +436,9 @@ def _uncounted_wait_s(case: Case) -> float:
 
 def _confirmed(case: Case, troubles: RefreshTroubles) -> bool:
     """
-    Whether its refusals show that the grant has ended.
+    Return whether the account's refusals show that its grant has ended.
 
-    Enough of them, apart, and the provider is known to be well.
+    They do when there are enough of them, far enough apart, while the provider is known to be well.
     """
     if case.released:
         return troubles.refusals > 0
@@ -488,7 +496,7 @@ def _noted(case: Case, wait_s: float, *, counts: bool = True) -> RefreshTroubles
 
 
 def _not_before_ms(case: Case) -> int:
-    """When the provider lets this account be asked again, as far as it said so; 0: it did not."""
+    """Return when the provider lets this account be asked again; 0: it did not say."""
     if case.verdict.retry_after_s is None or case.assessment.shared:
         return 0
     return case.now_ms + int(case.verdict.retry_after_s * 1000)
@@ -496,11 +504,10 @@ def _not_before_ms(case: Case) -> int:
 
 def _waited_ms(case: Case) -> int:
     """
-    How much longer the account has been asked in vain now.
+    Return how much longer the account has been asked in vain now.
 
-    What it waited past its next try was in a queue that was held.
-
-    Half of that where nobody else was refreshed well meanwhile: the provider may have been away.
+    Time past its next try does not count: the account lay in a queue that was held. Only half of
+    the time counts where no other account was refreshed meanwhile: the provider may have been away.
     """
     old = case.troubles
     if case.error.mended_here:
@@ -511,9 +518,9 @@ def _waited_ms(case: Case) -> int:
 
 def saved_until_ms(provider: Provider, troubles: RefreshTroubles, now_ms: int) -> int:
     """
-    Until when sending a refresh token again saves an account of which something is doubted.
+    Return until when sending the refresh token again can save an account in doubt.
 
-    0: that is over, or needs no haste.
+    0: that time is over, or there is no need for haste.
     """
     until_ms = troubles.doubt_ms + int(provider.grace_s * 1000)
     return (
@@ -524,7 +531,7 @@ def saved_until_ms(provider: Provider, troubles: RefreshTroubles, now_ms: int) -
 
 
 def doubted(troubles: RefreshTroubles, now_ms: int, delay_s: float) -> RefreshTroubles:
-    """The troubles of an account of which nothing was found out but that something is doubted."""
+    """Mark the account's last outcome as unknown, and note when its next try comes."""
     return replace(
         troubles,
         outcome=troubles.outcome or "unknown",
@@ -536,9 +543,9 @@ def doubted(troubles: RefreshTroubles, now_ms: int, delay_s: float) -> RefreshTr
 
 def use_spare(troubles: RefreshTroubles, has_spare: bool) -> bool:
     """
-    Whether the next request should carry the spare's refresh token.
+    Return whether the next request should carry the spare's refresh token.
 
-    The row's was refused, the spare's was not.
+    It should when the row's token was refused and the spare's was not.
     """
     return has_spare and troubles.refusals > 0 and not troubles.spare_refused
 
@@ -562,9 +569,9 @@ def patience(
 
 def spare_lives(spare: AccountRow, row: AccountRow, grace_s: float, now_ms: int) -> bool:
     """
-    Whether a spare may still work.
+    Return whether a spare may still work.
 
-    One that the row's own pair came from does so within the grace after that alone.
+    The spare that the row's own pair came from works only within the grace after that refresh.
     """
     if (spare.grant, spare.generation + 1) != (row.grant, row.generation):
         return True

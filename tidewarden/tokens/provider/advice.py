@@ -37,18 +37,18 @@ STANDING = {
 
 def standing(error: str) -> Standing:
     """
-    The word for how a provider stands by the class of what it did last: a key of :data:`STANDING`.
+    Return the word for how a provider stands by its last error's class, a key of :data:`STANDING`.
     """
     return class_of(error).standing
 
 
 def of_provider(provider: Provider, error: str) -> str:
-    """What an operator can do while a provider stands so."""
+    """Return what an operator can do about a provider in such trouble."""
     return filled(class_of(error).provider_advice, provider)
 
 
 def filled(text: str, provider: Provider) -> str:
-    """A class's text with the provider's names in it."""
+    """Fill the provider's names into a class's text."""
     return text.format(
         name=provider.name,
         host=origin_of(provider),
@@ -58,11 +58,11 @@ def filled(text: str, provider: Provider) -> str:
 
 
 def after_refusal(provider: Provider) -> str:
-    """What gets an account going whose refresh token, or what it has in its place, is refused."""
+    """Return what mends an account whose credential the provider refuses."""
     return CONSENT if provider.renews else MEND[provider.grant].format(name=provider.name)
 
 
 def origin_of(provider: Provider) -> str:
-    """Where the provider is asked, for a person: scheme, host and port."""
+    """Return the scheme, host and port at which the provider is asked, for a person to read."""
     found = urlsplit(provider.token_url or provider.issuer)
     return f"{found.scheme}://{found.netloc.rpartition('@')[2]}"

@@ -1,7 +1,7 @@
 """
 Authenticates our client at a token endpoint: by a secret, a signed assertion, or its certificate.
 
-It uses a secret, a signed assertion, a certificate, or nothing.
+A provider may also ask for none of these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidewarden.config.provider import ASSERTION_AUTHS, SECRET_AUTHS
 from tidewarden.config.signing import SigningKey, load_signing_key, with_thumbprint
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, 2.2
-# Long enough for a clock that goes wrong a little, too short for whoever finds it in a log.
+# Long enough for a clock that goes wrong a little, too short for a reader of a log.
 ASSERTION_LIFE_S = 120
 
 Proof = tuple[Mapping[str, str], Mapping[str, str]]
@@ -37,7 +37,7 @@ class Credentials:
         self._proofs: dict[tuple[str, int], tuple[Provider, Proof]] = {}
 
     def forget(self, provider: Provider) -> None:
-        """Its settings have changed, or it is gone."""
+        """Forget a provider whose settings have changed, or that is gone."""
         self._preferred.pop(provider.name, None)
         for number in (0, 1):
             self._proofs.pop((provider.name, number), None)
@@ -47,21 +47,19 @@ class Credentials:
         self._keys.clear()
 
     def order(self, provider: Provider) -> tuple[int, ...]:
-        """Numbers of the secrets to try, the one that was last taken first."""
+        """Return the numbers of the secrets to try, the one that was last taken first."""
         if len(provider.secrets) == 1:
             return (0,)
         return (1, 0) if self._preferred.get(provider.name) == 1 else (0, 1)
 
     def prefer(self, provider: Provider, number: int) -> bool:
-        """The provider took that secret; True when it is another than before."""
+        """Note which secret the provider took; returns whether it is another than before."""
         changed = self._preferred.get(provider.name, 0) != number
         self._preferred[provider.name] = number
         return changed
 
     def prove(self, provider: Provider, number: int, endpoint: str) -> Proof:
-        """
-        The headers and the members of the body by which our client proves itself to ``endpoint``.
-        """
+        """Return the headers and body members by which our client proves itself to ``endpoint``."""
         if provider.auth == "private_key_jwt":
             return {}, {"client_id": provider.client_id, **self._assertion(provider, endpoint)}
         known = self._proofs.get((provider.name, number))
@@ -70,7 +68,7 @@ class Credentials:
         return known[1]
 
     def _assertion(self, provider: Provider, endpoint: str) -> dict[str, str]:
-        """A new one each time: some servers remember ``jti`` and refuse a second use."""
+        """Make a new assertion each time: some servers remember ``jti`` and refuse a second use."""
         now_s = self._clock.unix_ms() // 1000
         claims = {
             "iss": provider.client_id,
@@ -87,7 +85,7 @@ class Credentials:
 
     def sign(self, provider: Provider, claims: Mapping[str, Any]) -> str:
         """
-        A statement signed by the provider's ``jwt_key_file``.
+        Sign a statement by the provider's ``jwt_key_file``.
 
         Raises: ValueError: the key cannot be used.
         """
@@ -103,7 +101,7 @@ class Credentials:
 
 def by_secret(provider: Provider, number: int = 0) -> Proof:
     """
-    Headers and members that carry the client's ``number``-th secret; an empty one is never sent.
+    Return headers and members with the client's ``number``-th secret; an empty one is never sent.
     """
     if provider.auth in ASSERTION_AUTHS:
         return {}, {}  # The grant's own assertion says who asks.

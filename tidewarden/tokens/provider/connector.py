@@ -1,5 +1,5 @@
 """
-Keeps connections to those whom nodes ask, and bounds what each of them may bring in unasked.
+Keeps connections to providers, and bounds what each of them may bring in unasked.
 
 aiohttp keeps every answer that comes until it is read, and passes over interim ones (``100
 Continue``) however many there are: a provider that sends them without end fills a node's memory.
@@ -36,7 +36,7 @@ class ProviderConnector(aiohttp.TCPConnector):
 
 def _slices(data: bytes) -> Iterator[bytes]:
     """
-    The pieces that are parsed at a time.
+    Yield the pieces that are parsed at a time.
 
     The body is another piece than its head: an error in a piece loses the answers that begin in it.
     """

@@ -44,7 +44,7 @@ def decoded(raw: bytes, codings: str, bytes_max: int) -> tuple[bytes, str]:
 
 
 def _is_text(raw: bytes) -> bool:
-    """Whether it was never encoded: no coding makes UTF-8."""
+    """Return whether the body was never encoded: no coding makes UTF-8."""
     try:
         raw.decode()
     except UnicodeDecodeError:
@@ -53,7 +53,9 @@ def _is_text(raw: bytes) -> bool:
 
 
 def _undone(raw: bytes, coding: str, bytes_max: int) -> tuple[bytes, bool]:
-    """What came out of ``raw``, one byte past ``bytes_max`` at most, and whether that is all."""
+    """
+    Decode ``raw`` up to one byte past ``bytes_max``; returns the bytes and whether they are all.
+    """
     for window in _WINDOWS.get(coding, ()):
         engine = zlib.decompressobj(window)
         try:
@@ -67,7 +69,7 @@ def _undone(raw: bytes, coding: str, bytes_max: int) -> tuple[bytes, bool]:
 
 
 def _good_bytes(raw: bytes, window: int, bytes_max: int) -> int:
-    """How many bytes of ``raw`` come before the one that makes no sense."""
+    """Return how many bytes of ``raw`` come before the first that cannot be decoded."""
 
     def fails(count: int) -> bool:
         try:

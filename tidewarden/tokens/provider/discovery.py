@@ -1,9 +1,7 @@
 """
 Finds an issuer's token endpoint by its metadata (RFC 8414).
 
-That is read once an hour at most, and kept when it is away.
-
-They are read at most once an hour, and kept while the issuer is away.
+Metadata are read at most once an hour, and kept while the issuer is away.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ FRESH_S = 3600.0
 # Of a refresh's time for each place where they may lie; the rest is for the refresh, which an old
 # endpoint may serve.
 SHARE = 1 / 3
-# After a failure; whoever asks in between hears of the same one, or gets the endpoint known before.
+# After a failure; callers in between hear of the same one, or get the endpoint known before.
 RETRY_S = 10.0
 BODY_BYTES_MAX = 262_144
 KNOWN_MAX = 10_000  # Issuers whose endpoints are remembered.
@@ -61,7 +59,7 @@ class Discovery:
 
     async def endpoint(self, provider: Provider, client: httpx.AsyncClient) -> str:
         """
-        The token endpoint of a provider, looked up through ``client`` if only its issuer is known.
+        Return a provider's token endpoint; look it up if only its issuer is known.
 
         Raises: NotFoundError: it cannot be found, and was not found before.
         """
@@ -81,7 +79,7 @@ class Discovery:
         return known.url
 
     async def revocation(self, provider: Provider, client: httpx.AsyncClient) -> str:
-        """Where a provider revokes tokens, found likewise. Raises: NotFoundError."""
+        """Return the address at which a provider revokes tokens. Raises: NotFoundError."""
         if provider.revocation_url:
             return provider.revocation_url
         await self.endpoint(provider, client)
@@ -132,7 +130,11 @@ def addresses(issuer: str) -> Iterator[str]:
 
 
 def read_metadata(provider: Provider, raw: bytes) -> str:
-    """The token endpoint that metadata names. Raises: NotFoundError: what is wrong with them."""
+    """
+    Read the token endpoint that metadata name.
+
+    Raises: NotFoundError: what is wrong with them.
+    """
     try:
         found: Any = json.loads(raw)
     except (ValueError, RecursionError):
@@ -170,7 +172,7 @@ def read_revocation(provider: Provider, raw: bytes) -> str:
 
 def _is_at_home(provider: Provider, url: str) -> bool:
     """
-    Whether an account's own issuer names an address of its own.
+    Return whether the metadata of an account's own issuer name an address on the provider's host.
 
     Elsewhere its metadata could lead the client's secret anywhere.
     """

@@ -66,7 +66,7 @@ NOTHING = ErrorReport()
 
 
 def read_error(members: Mapping[str, Any], status: int) -> ErrorReport:
-    """What the members of an answer say; a number that is ``status`` again is no code."""
+    """Read the error that an answer's members tell; a number equal to ``status`` is no code."""
     plain = {_plain(name): value for name, value in members.items()}
     codes = dict.fromkeys(code for code in _codes(plain, 0) if code != str(status))
     words = next(_words(plain, 0), "")
@@ -74,14 +74,14 @@ def read_error(members: Mapping[str, Any], status: int) -> ErrorReport:
 
 
 def read_error_at(value: object, words: object) -> ErrorReport:
-    """What an answer says where its error is known to lie."""
+    """Read the error of an answer where its place is known."""
     code = _code(value)
     return ErrorReport((code,), words if isinstance(words, str) else "", True) if code else NOTHING
 
 
 def holds_token(value: object, depth: int = 0) -> bool:
     """
-    Whether something in there calls itself a token: it may be a success that nobody understands.
+    Return whether a member calls itself a token: the answer may be a success in an unknown form.
     """
     if isinstance(value, list) and depth < DEPTH_MAX:
         return any(holds_token(item, depth + 1) for item in value)
@@ -142,7 +142,7 @@ def _words(plain: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 
 def _code(value: object) -> str:
-    """A code as text; empty: it is none, or says nothing."""
+    """Return a code as text; empty: it is none, or says nothing."""
     if (
         isinstance(value, int)
         and not isinstance(value, bool)
@@ -160,5 +160,5 @@ def _plain(name: str) -> str:
 
 
 def _snake(name: object) -> object:
-    """``RefreshToken`` as ``refresh_token``."""
+    """Turn ``RefreshToken`` into ``refresh_token``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name) if isinstance(name, str) else name

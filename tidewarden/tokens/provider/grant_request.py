@@ -1,8 +1,6 @@
 """
 Makes the members of a token request, by the provider's grant type and what the account brings.
 
-Its members follow from the provider's grant type and what the account brings.
-
 What an account brings is sealed in its row in the place of a refresh token: that token itself, or,
 of the grants that have none, a short text of ours, so that fingerprints, keys and exports go on as
 they are.
@@ -47,8 +45,6 @@ class Own(msgspec.Struct, frozen=True, omit_defaults=True):
     Holds what an account brings where that is no refresh token, or more than one.
 
     Secrets stay out of its ``repr``.
-
-    Secrets stay out of its ``repr``.
     """
 
     scope: str = ""
@@ -72,17 +68,17 @@ class Asking:
 
 
 def text_of(own: Own) -> str:
-    """The text that is sealed of what an account brings."""
+    """Return the text to seal of what an account brings."""
     return OWN_MARK + msgspec.json.encode(own).decode()
 
 
 def own_of(text: str) -> Own | None:
-    """What an account brings, of its sealed text; None: a refresh token and no more."""
+    """Read what an account brings from its sealed text; None: a refresh token and no more."""
     return msgspec.json.decode(text[1:], type=Own) if text.startswith(OWN_MARK) else None
 
 
 def marked(text: str) -> str:
-    """What a grant is known by: its refresh token, where there is one."""
+    """Return the text that identifies a grant: its refresh token, where there is one."""
     own = own_of(text)
     return own.refresh_token if own is not None and own.refresh_token else text
 
@@ -114,7 +110,7 @@ def as_account(provider: Provider, text: str) -> tuple[Provider, str]:
 
 
 def fields_of(text: str) -> dict[str, str]:
-    """The same as fields of a put, for an export."""
+    """Return what an account brings as fields of a put, for an export."""
     own = own_of(text)
     if own is None or own.refresh_token:
         return {"refresh_token": text} if own is None else msgspec.to_builtins(own)
@@ -146,9 +142,10 @@ def asking(
     clock: Clock,
 ) -> Asking:
     """
-    What to say to ``endpoint`` for the account (its name within the provider) that brings ``text``.
+    Return the request to ``endpoint`` for ``account`` (its name within the provider).
 
-    Raises: ValueError, OSError: a key or a file cannot be used.
+    ``text`` is what the account brings. Raises: ValueError, OSError: a key or a file cannot be
+    used.
     """
     own = own_of(text)
     if own is None:
@@ -192,7 +189,7 @@ def granted_scope(provider: Provider, text: str, told: str | None, before: str) 
 def claims_of(
     provider: Provider, account: str, scope: str, endpoint: str, now_s: int
 ) -> dict[str, Any]:
-    """The claims of an assertion by which an access token is asked for (RFC 7523, 3)."""
+    """Return the claims of an assertion that asks for an access token (RFC 7523, 3)."""
     subject = provider.jwt_subject.replace("{account}", account)
     return {
         "iss": provider.jwt_issuer or provider.client_id,

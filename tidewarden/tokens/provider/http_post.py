@@ -1,13 +1,11 @@
 """
-Sends one POST by aiohttp's lower layers: its connector keeps the connections, its protocol parses.
+Sends one POST on aiohttp's connector, below its client.
 
-Its connector makes and keeps the connections, its protocol parses the answers.
-
-A request is one write here, and its answer is read where it is parsed. What the client above these
-layers does for each (objects for the request, its headers and its answer, cookies, redirects,
-traces, timers) cost more than all of that together (docs/performance.md). They are pinned to a
-minor version for it, and ``live/tokens/provider/test_exchange`` shows what they do on a network
-that behaves badly.
+The connector makes and keeps the connections, aiohttp's protocol parses the answers. A request is
+one write here, and its answer is read where it is parsed. What the client above these layers does
+for each (objects for the request, its headers and its answer, cookies, redirects, traces, timers)
+cost more than all of that together (docs/performance.md). They are pinned to a minor version for
+it, and ``live/tokens/provider/test_exchange`` shows what they do on a network that behaves badly.
 """
 
 from __future__ import annotations
@@ -62,9 +60,9 @@ class RequestProgress:
 
     def answer(self, cut: str = "") -> HttpAnswer:
         """
-        What has come, its Content-Encoding undone.
+        Return the answer as far as it came, its Content-Encoding undone.
 
-        ``cut``: why that is not known to be all; empty: it is.
+        ``cut``: why that may not be all of it; empty: it is.
         """
         body, fault = decoded(self.body, self.coding, BODY_BYTES_MAX)
         raw = self.body if fault else b""
@@ -75,9 +73,7 @@ class HttpPost:
     """
     Sends POSTs by the connections of one connector.
 
-    ``timeout``: for connecting; the caller times the whole request.
-
-    ``timeout``: for connecting; the whole of a request is timed by whoever asks.
+    ``timeout`` is for connecting; the caller times the whole request.
     """
 
     def __init__(
@@ -88,7 +84,7 @@ class HttpPost:
         clock: Clock,
         proxy: str = "",
     ) -> None:
-        """``headers``: of every request. ``proxy``: the way to every endpoint, or none."""
+        """Send ``headers`` with every request, through ``proxy`` unless it is empty."""
         self._connector = connector
         self._timeout = timeout
         self._headers = {name.title(): value for name, value in headers.items()}
@@ -172,7 +168,7 @@ class HttpPost:
             connection.close()  # does nothing once it is released
 
     async def _read(self, protocol: ResponseHandler, coming: RequestProgress) -> HttpAnswer:
-        """The answer that comes next."""
+        """Read the answer that comes next."""
         message, payload = await protocol.read()
         while 100 <= message.code < 200 and message.code != 101:
             message, payload = await protocol.read()
@@ -190,7 +186,7 @@ class HttpPost:
         return coming.answer("its body broke off" if broken else "")
 
     async def _connect(self, url: str) -> aiohttp.connector.Connection:
-        """A connection on which nothing is under way. Raises: aiohttp.ClientError."""
+        """Return a connection on which nothing is under way. Raises: aiohttp.ClientError."""
         request = self._requests.get(url)
         if request is None:
             request = self._request(url)
@@ -206,7 +202,7 @@ class HttpPost:
             connection.close()
 
     def _request(self, url: str) -> aiohttp.ClientRequest:
-        """What the connector wants to know of where to connect to."""
+        """Return what aiohttp's connector needs to know to connect to ``url``."""
         try:
             where = URL(url)
         except ValueError:

@@ -1,8 +1,6 @@
 """
 Times a request as asyncio.timeout() does, for a sixth of the price, and looks twice at the end.
 
-It looks a second time at the end.
-
 A process that was paused past the time (SIGSTOP, a host that slept) finds the timer gone off and
 the answer unread at once; and an answer that holds the only refresh token must not be thrown away.
 """
@@ -16,16 +14,12 @@ UNREAD_S = 0.25  # What a request whose time is over gets to read the answer tha
 
 
 class RequestTimeout:
-    """
-    Ends its block with TimeoutError after ``limit_s`` seconds, in truth :data:`UNREAD_S` later.
-
-    In truth it does so :data:`UNREAD_S` later.
-    """
+    """Raises TimeoutError in its block ``limit_s`` + :data:`UNREAD_S` seconds after it begins."""
 
     __slots__ = ("_cancelling", "_loop", "_over", "_task", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float) -> None:
-        """``loop``: the one that runs; asking for it is a system call before Python 3.12."""
+        """Use the running ``loop``: asking for it is a system call before Python 3.12."""
         task = asyncio.current_task(loop)
         assert task is not None
         self._loop = loop
@@ -35,7 +29,7 @@ class RequestTimeout:
         self._timer = loop.call_later(limit_s, self._look_again)
 
     def __enter__(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the timer runs already."""
 
     def __exit__(
         self,

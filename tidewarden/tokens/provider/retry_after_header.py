@@ -29,13 +29,15 @@ def retry_after(headers: Mapping[str, str], unix_ms: int) -> float | None:
 
 
 def provider_now_s(headers: Mapping[str, str], unix_ms: int) -> float:
-    """Tells the time by the provider's own clock where it says it: the two hosts need not agree."""
+    """
+    Return the time by the provider's own clock where it says it: the two hosts need not agree.
+    """
     told_s = _unix_s(headers.get("date", ""))
     return unix_ms / 1000 if told_s is None else told_s
 
 
 def _unix_s(text: str) -> float | None:
-    """An HTTP-date as unix seconds; None: it is none."""
+    """Read an HTTP-date as unix seconds; None: it is none."""
     try:
         moment = parsedate_to_datetime(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

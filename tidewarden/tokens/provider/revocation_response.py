@@ -26,7 +26,9 @@ class Revoked:
 
 
 def judge_revocation(answer: HttpAnswer, unix_ms: int) -> Revoked:
-    """``unix_ms`` is this host's time, against which a Retry-After date is read."""
+    """
+    Judge the answer to a revocation; ``unix_ms`` is the time a Retry-After date is read against.
+    """
     code, message = error_of(answer)
     if (200 <= answer.status < 300 and not code) or code in ("invalid_token", "invalid_grant"):
         return Revoked("revoked")  # Of unknown tokens the RFC wants a 200; some say so.

@@ -74,15 +74,11 @@ class TokenEndpoint:
     Sends this node's token requests.
 
     It has one pool of connections per provider, and takes no cookies and no redirects.
-
-    It has one pool of connections per provider, no cookies, no redirects.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None, clock: Clock | None = None) -> None:
         """
-        ``tls``: the context to trust servers by.
-
-        None, the default: each provider's ``tls_ca``, else certifi's.
+        Trust servers by the context ``tls``; None: by each provider's ``tls_ca``, else certifi's.
         """
         self._tls = tls
         self._lines: dict[str, Connections] = {}
@@ -235,9 +231,9 @@ class TokenEndpoint:
 
 def _secrets(provider: Provider, refresh_token: str) -> tuple[str, ...]:
     """
-    What no error text may quote.
+    Return the texts that no error may quote.
 
-    Of further headers and members what is no mere word, lest words of the text be left out.
+    Of further headers and members only values with a digit count: mere words would blank the text.
     """
     further = (*provider.headers.values(), *provider.parameters.values())
     odd = (text for text in further if any(map(str.isdigit, text)))
@@ -263,9 +259,9 @@ def _body(provider: Provider, members: Mapping[str, str]) -> bytes:
 @functools.cache
 def _usual_trust() -> ssl.SSLContext:
     """
-    Of all providers that name no certificates.
+    Return the context of all providers that name no certificates.
 
-    To read those of everybody takes a process 20 ms and a megabyte each time.
+    To read the usual certificates takes a process 20 ms and a megabyte each time.
     """
     return httpx.create_ssl_context(trust_env=False)
 
@@ -319,7 +315,9 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> C
 
 def reason_of(error: BaseException, name: str) -> str:
     """
-    What the system calls an error of connecting; asyncio's words for it are a call and an address.
+    Return the system's words for an error of connecting.
+
+    asyncio's own words name a call and an address instead.
     """
     if isinstance(error, ssl.SSLError):
         # Its own names for them are in capitals, and so long that they would be taken for a token.
@@ -367,7 +365,7 @@ def _judge_error(error: Exception, *, proxied: bool = False) -> Outcome:
 
 
 def _reason(error: Exception) -> str:
-    """Why, in words that quote nothing."""
+    """Return the reason of an error, in words that quote nothing."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     return type(error).__name__ if isinstance(error, UnicodeError) else str(error)

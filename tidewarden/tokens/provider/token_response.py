@@ -69,7 +69,7 @@ class HttpAnswer:
 
     @property
     def as_it_came(self) -> bytes:
-        """What is kept of an answer that cannot be read."""
+        """Return the bytes to keep of an answer that cannot be read."""
         return self.raw or self.body
 
 
@@ -153,7 +153,7 @@ class Rules:
 
     def of_error(self, status: int, codes: tuple[str, ...]) -> str:
         """
-        The class that the map gives to an answer, the closest entry first; empty: it says nothing.
+        Return the class that the map's closest entry gives to an answer; empty: none does.
 
         Of several codes the last is the most particular.
         """
@@ -176,7 +176,7 @@ def rules_of(
     *,
     renews: bool = True,
 ) -> Rules:
-    """The rules of a provider's settings: codes are compared without regard to case."""
+    """Make the rules of a provider's settings: codes are compared without regard to case."""
     return Rules(
         paths,
         {key.lower(): word for key, word in errors.items()},
@@ -187,7 +187,7 @@ def rules_of(
 
 def classify(outcome: Outcome, unix_ms: int, rules: Rules = PLAIN) -> Verdict:
     """
-    The verdict on one refresh.
+    Judge the outcome of one refresh.
 
     ``unix_ms`` is this host's time, against which a Retry-After date is read.
     """
@@ -220,7 +220,7 @@ def _refusal(
 
 
 def _class_of(answer: HttpAnswer, codes: tuple[str, ...], rules: Rules) -> ErrorClass:
-    """The class of an answer that is no success."""
+    """Return the class of an answer that is no success."""
     word = rules.of_error(answer.status, codes) or _of_status(answer.status)
     if word:
         return ERROR_CLASSES[word]
@@ -228,7 +228,7 @@ def _class_of(answer: HttpAnswer, codes: tuple[str, ...], rules: Rules) -> Error
 
 
 def _of_status(status: int) -> str:
-    """The class that a status means whatever the answer says; empty: its words count."""
+    """Return the class that a status means whatever the answer says; empty: its words count."""
     if status in (502, 504):
         return "unknown"  # The gateway may have passed it on.
     if status == 429:
@@ -237,7 +237,7 @@ def _of_status(status: int) -> str:
 
 
 def _of_refusal(answer: HttpAnswer) -> str:
-    """The class of a refusal without a code that is known."""
+    """Return the class of a refusal without a code that is known."""
     if answer.status == 401:
         return "invalid_client"
     if answer.status < 400 or answer.status in (404, 405, 410):
@@ -247,7 +247,9 @@ def _of_refusal(answer: HttpAnswer) -> str:
 
 
 def _known(codes: tuple[str, ...]) -> ErrorClass | None:
-    """The class of the first code that has one, whatever its stops and the path before it."""
+    """
+    Return the class of the first code that has one, whatever its stops and the path before it.
+    """
     found = [
         known for code in codes if (known := BY_CODE.get(code) or _BY_LETTERS.get(_letters(code)))
     ]
@@ -263,9 +265,7 @@ _BY_LETTERS = {_letters(code): known for code, known in BY_CODE.items()}
 
 
 def error_of(answer: HttpAnswer) -> tuple[str, str]:
-    """
-    The error's code in an answer, if there is one; and what to say of it, which holds no secret.
-    """
+    """Return the error's code in an answer, if any, and words about it that hold no secret."""
     told = read_error(_members(answer), answer.status)
     codes = told.codes if told.refused or answer.status >= 300 else ()
     return codes[0] if codes else "", _words(answer, codes, "")
@@ -303,8 +303,9 @@ def _judge_success(
 
 def _come(answer: HttpAnswer, rules: Rules) -> dict[str, Any]:
     """
-    The members that had come whole when the answer broke off, if the refresh token is among them.
-    Without it they are no pair.
+    Return the members that had come whole when the answer broke off.
+
+    Without the refresh token among them they are no pair.
     """
     raw, at = answer.body, len(answer.body)
     for _ in range(MEMBERS_MAX):
@@ -320,7 +321,7 @@ def _come(answer: HttpAnswer, rules: Rules) -> dict[str, Any]:
 
 
 def _at(members: Mapping[str, Any], name: str, paths: Mapping[str, str]) -> Any:
-    """A member of the answer, under its own name or where ``paths`` says; None: it is not there."""
+    """Return a member of the answer, under its own name or where ``paths`` says; None: absent."""
     path = paths.get(name)
     if path is None or path in members:
         return members.get(path or name)
@@ -357,15 +358,15 @@ def _pair(
 
 def _is_refresh_token(value: Any) -> TypeGuard[str]:
     """
-    Whether it can be kept as one.
+    Return whether the value can be kept as a refresh token.
 
-    A control character begins what is sealed of accounts that bring more than that.
+    A control character begins what is sealed of accounts that bring more than a refresh token.
     """
     return isinstance(value, str) and value.isascii() and value[:1].isprintable()
 
 
 def _extras(members: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Scalar]:
-    """Members that are kept: numbers, truths and texts that are not too long."""
+    """Return the members to keep: numbers, truths and texts that are not too long."""
     if not names:
         return {}
     found = {name: _at(members, name, names) for name in names}
@@ -373,7 +374,7 @@ def _extras(members: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, S
 
 
 def is_extra(value: object) -> bool:
-    """Whether the value may be kept beside a pair."""
+    """Return whether the value may be kept beside a pair."""
     if isinstance(value, str):
         return len(value) <= EXTRA_CHARS_MAX and value.isprintable()
     return isinstance(value, bool) or (isinstance(value, (int, float)) and abs(value) < INTEGER_END)
@@ -381,9 +382,9 @@ def is_extra(value: object) -> bool:
 
 def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | None:
     """
-    How long the refresh token lives by itself, by any of the names in use.
+    Return how long the refresh token itself lives, by any of the names in use.
 
-    0, as some say for ever, tells nothing.
+    0, which some providers send for ever, tells nothing.
     """
     names = ("refresh_expires_in",) if "refresh_expires_in" in paths else CONSENT_NAMES
     for name in names:
@@ -395,8 +396,9 @@ def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | No
 
 def _scope(value: object) -> str | None:
     """
-    Reads a scope as RFC 6749 (3.3) writes it, or as the list that some send in its place. None:
-    there is none.
+    Read a scope as RFC 6749 (3.3) writes it, or as the list that some send in its place.
+
+    None: there is none.
     """
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         value = " ".join(value)
@@ -404,7 +406,7 @@ def _scope(value: object) -> str | None:
 
 
 def _life(value: object, most_s: float = LIFE_S_MAX) -> float | None:
-    """Seconds that are left, 0 of what is over. None: they are not told."""
+    """Return the seconds that are left, 0 of what is over. None: they are not told."""
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}(\.\d+)?", value.strip()):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -413,9 +415,7 @@ def _life(value: object, most_s: float = LIFE_S_MAX) -> float | None:
 
 
 def _life_until(value: object, now_s: float) -> float | None:
-    """
-    The life of a token of which is told when it ends: in ISO 8601 with a zone, or unix seconds.
-    """
+    """Return the life of a token whose end is told: in ISO 8601 with a zone, or unix seconds."""
     moment = None
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
@@ -428,7 +428,7 @@ def _life_until(value: object, now_s: float) -> float | None:
 
 def _members(answer: HttpAnswer) -> dict[str, Any]:
     """
-    The answer's members, from JSON or, as some endpoints like it, from a form.
+    Read the answer's members, from JSON or, as some endpoints like it, from a form.
 
     Empty when it is neither.
     """
@@ -455,7 +455,7 @@ def _kind_of(answer: HttpAnswer) -> str:
 
 
 def _is_page(answer: HttpAnswer) -> bool:
-    """Whether it is a document to be looked at, which no token endpoint sends."""
+    """Return whether the answer is a document to be looked at, which no token endpoint sends."""
     body = answer.body.removeprefix(b"\xef\xbb\xbf").lstrip()
     return body.startswith(b"<") or (
         _kind_of(answer) in PAGES and not body.startswith((b"{", b"["))
@@ -463,7 +463,7 @@ def _is_page(answer: HttpAnswer) -> bool:
 
 
 def _plain_text(answer: HttpAnswer) -> str:
-    """What a body says that is neither data nor a page."""
+    """Return the text of a body that is neither data nor a page."""
     raw = answer.body[: SAID_CHARS_MAX + 1]
     text = raw.decode("utf-8", "replace")
     odd = sum(not char.isprintable() and not char.isspace() for char in text)
@@ -471,12 +471,12 @@ def _plain_text(answer: HttpAnswer) -> str:
 
 
 def _text(body: bytes) -> str:
-    """In whichever encoding of JSON's it is, its byte order mark off."""
+    """Decode a body in whichever encoding of JSON's it is, its byte order mark off."""
     return body.decode(json.detect_encoding(body), "replace")
 
 
 def _error_of(members: Mapping[str, Any], status: int, rules: Rules) -> ErrorReport:
-    """What is said of an error, where ``paths`` says if it says so."""
+    """Read the error of an answer, at the places that ``rules.paths`` names, if it names any."""
     if "error" in rules.paths:
         words = _at(members, "error_description", rules.paths) or members.get("message", "")
         return read_error_at(_at(members, "error", rules.paths), words)
@@ -491,7 +491,7 @@ def _error_of(members: Mapping[str, Any], status: int, rules: Rules) -> ErrorRep
 
 def scrub(text: str) -> str:
     """
-    An error text that may be stored and shown: one line, no control characters.
+    Make an error text fit to be stored and shown: one line, no control characters.
 
     Nothing is left in it that looks like a token, an e-mail address or a phone number.
     """
@@ -512,7 +512,7 @@ def _words(answer: HttpAnswer, codes: tuple[str, ...], words: str) -> str:
 
 
 def _brief(answer: HttpAnswer, codes: tuple[str, ...], rules: Rules) -> str:
-    """The status and the codes; what may be a name, a token or a sentence is left out."""
+    """Return the status and the codes, without what may be a name, a token or a sentence."""
     said = [f"HTTP {answer.status}"]
     for code in codes:
         plain = " " not in code and (_VOCABULARY.fullmatch(code) or scrub(code) == code)
@@ -523,5 +523,5 @@ def _brief(answer: HttpAnswer, codes: tuple[str, ...], rules: Rules) -> str:
 
 
 def _sent(answer: HttpAnswer) -> Iterator[str]:
-    """What the request told that must not be said again."""
+    """Yield the request's secrets that are long enough to be blanked in texts."""
     return (secret for secret in answer.secrets if len(secret) >= SECRET_CHARS_MIN)

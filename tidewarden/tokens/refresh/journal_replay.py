@@ -39,9 +39,9 @@ class JournalReplay:
         mac: Mac | None,
     ) -> None:
         """
-        ``node``: this one's name.
+        Replay on the node called ``node``, through the providers' ``pools``.
 
-        ``pools``: by provider. ``mac``: by which nodes prove themselves; None: none is answered.
+        Nodes prove by ``mac`` that they may ask; None: no question is answered.
         """
         self._node = node
         self._journal = journal
@@ -53,7 +53,7 @@ class JournalReplay:
         self._mac = mac
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Replay the journal now and then, until cancelled."""
         while True:
             await sleep(self._clock, REPLAY_S)
             await self.replay()

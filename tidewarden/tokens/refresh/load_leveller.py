@@ -1,9 +1,7 @@
 """
 Levels one client's load: what falls due together is refreshed ahead of time, while there is room.
 
-Accounts that fall due together are refreshed early, a few at a time, while there is room.
-
-Each node runs one; whichever comes to a shard first does that round. A fleet that falls due evenly
+Each node runs one; the first that comes to a shard does that round. A fleet that falls due evenly
 is left alone.
 """
 
@@ -39,24 +37,22 @@ class Leveller:
     """
     Levels one client's accounts.
 
-    ``life_s``: how long a token lives there; ``room``: whether refreshes that could wait have room.
-
-    ``life_s`` tells how long a token lives there; ``room`` whether there is any for refreshes that
-    could wait.
+    ``life_s`` tells how long a token lives there; ``room`` tells whether there is room for
+    refreshes that could wait.
     """
 
     def __init__(
         self,
         provider: Provider,
         queue: str,
-        ledger: AccountStore,
+        accounts: AccountStore,
         clock: Clock,
         life_s: Callable[[], float],
         room: Callable[[], bool],
     ) -> None:
         self._provider = provider
         self._queue = queue
-        self._ledger = ledger
+        self._accounts = accounts
         self._clock = clock
         self._life_s = life_s
         self._room = room
@@ -83,7 +79,7 @@ class Leveller:
         )
 
     async def run(self) -> None:
-        """Until cancelled; at once where nothing may be levelled."""
+        """Level until cancelled; end at once where nothing may be levelled."""
         period_s, wait_s = PERIOD_S[1], self._begin_s
         while self.wanted:
             await sleep(self._clock, wait_s)
@@ -112,7 +108,7 @@ class Leveller:
         horizon_ms = int(min(life_s * self._provider.level_share, HORIZON_S_MAX) * 1000)
         if horizon_ms < 1000 * PERIOD_S[1]:
             return PERIOD_S[2]  # So short a life leaves nothing to level.
-        found = await self._ledger.level_all(
+        found = await self._accounts.level_all(
             self._queue, horizon_ms, int(period_s * 1000), MOVED_MAX, int(life_s * 1000)
         )
         most = max(moved for moved, _ in found)

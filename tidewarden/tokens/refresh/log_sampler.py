@@ -1,8 +1,4 @@
-"""
-Samples log lines about single accounts: a provider that ends a million grants fills no disk.
-
-A provider that ends a million grants at once does not fill the disk.
-"""
+"""Samples log lines about single accounts: a provider that ends a million grants fills no disk."""
 
 from __future__ import annotations
 
@@ -16,8 +12,6 @@ log = logging.getLogger("tidewarden.tokens")
 class LogSampler:
     """
     Logs the first few of each minute.
-
-    Of the others it says only that there are more, and where they can be seen.
 
     Of the others it says only that there are more, and where they can be seen.
     """

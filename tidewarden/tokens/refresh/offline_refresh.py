@@ -47,7 +47,7 @@ class OfflineRefresher:
     """
     Refreshes accounts of one node while the store is away.
 
-    ``clients``: those that may be refreshed so, by their providers' names.
+    ``clients``: the clients whose accounts may be refreshed so, by their providers' names.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OfflineRefresher:
         """Until when a provider is left alone."""
 
     def serves(self, provider: str) -> bool:
-        """Whether this provider's accounts may be refreshed without the store."""
+        """Return whether this provider's accounts may be refreshed without the store."""
         return provider in self._clients
 
     async def fresh(self, provider: Provider, name: str, min_ttl_ms: int, wait_s: float) -> None:
@@ -109,7 +109,7 @@ class OfflineRefresher:
                 await asyncio.wait([work], timeout=left_s)
                 return
             if not self._work:
-                return  # Its rate is used up; whoever waits on asks again.
+                return  # Its rate is used up; a reader that waits on asks again.
             await asyncio.wait(
                 list(self._work.values()), timeout=left_s, return_when=asyncio.FIRST_COMPLETED
             )
@@ -122,15 +122,13 @@ class OfflineRefresher:
                 work.cancel()
 
     def _held_back(self, provider: Provider, account: str) -> bool:
-        """
-        Whether an earlier answer wants this account, or all of its provider's, left alone now.
-        """
+        """Return whether an earlier answer forbids to ask for this account or provider now."""
         return self._clock.monotonic() < max(
             self._held.get(provider.name, 0.0), self._tries.get(account, (0, 0.0))[1]
         )
 
     def _may_begin(self, provider: Provider) -> bool:
-        """Whether there is room for another request; counts it if so."""
+        """Return whether there is room for another request, and count the request if so."""
         under_way = sum(1 for one in self._work if one.startswith(f"{provider.name}/"))
         return self._clients[provider.name].limits.acquire_alone(under_way)
 
@@ -159,7 +157,7 @@ class OfflineRefresher:
         log.info("%s, without the store: %s %s", account, verdict.outcome, verdict.message)
 
     async def _ask(self, provider: Provider, name: str, kept: CachedToken) -> Verdict:
-        """Asks for a pair, which is in the journal and the cache when this returns."""
+        """Ask for a pair, which is in the journal and the cache when this returns."""
         client, began_ms = self._clients[provider.name], self._cache.now_ms(kept)
         token = await client.request.unseal(name, kept.row)
         _, verdict = await client.request.ask(name, kept.row, token)

@@ -51,7 +51,7 @@ class Counts:
     """How long each refresh took, by provider and class of outcome."""
 
     def figures(self) -> dict[str, Any]:
-        """Each by its name."""
+        """Return each count by its name."""
         names = (each.name for each in fields(self) if each.name != "times")
         found = {name: getattr(self, name) for name in names}
         return {
@@ -83,7 +83,7 @@ class OutcomeNotifier:
 
     async def stored(self, provider: str, answer: JournalAnswer, word: str) -> None:
         """
-        The store has taken an answer, as ``word`` of :meth:`AccountStore.stored` says.
+        Note that the store has taken an answer, as ``word`` of :meth:`AccountStore.stored` says.
 
         Raises what the store raises, where the account is gone and its pair is to be revoked.
         """
@@ -109,15 +109,15 @@ class OutcomeNotifier:
         self._settled.tell(account, answer.generation + 1)
 
     def took(self, provider: str, outcome: str, seconds: float) -> None:
-        """A refresh has come to its end, which the store knows."""
+        """Count the seconds of a refresh whose end the store knows."""
         self._counts.times.of(provider, outcome).observe(seconds)
 
     def succeeded_late(self, provider: str) -> None:
-        """A refresh went well after the old access token had expired."""
+        """Count a refresh that went well after the old access token had expired."""
         self._counts.late[provider] += 1
 
     def short_lived(self, provider: str, life_s: float) -> None:
-        """A token came that lives shorter than another is asked for; the log hears of it once."""
+        """Count a token that lives shorter than another is asked for; log the first."""
         if not self._counts.short_lives[provider]:
             log.warning(
                 "access tokens of %s live for %g s, as it says (expires_in): another is asked for"
@@ -129,23 +129,23 @@ class OutcomeNotifier:
         self._counts.short_lives[provider] += 1
 
     def adopted(self) -> None:
-        """An answer was found in another node's journal."""
+        """Count an answer that was found in another node's journal."""
         self._counts.adopted += 1
 
     def succeeded_alone(self) -> None:
-        """A pair came while the store was away."""
+        """Count a pair that came while the store was away."""
         self._counts.orphans += 1
 
     def replayed(self, answers: int) -> None:
-        """So many answers came from the journal into the store."""
+        """Count answers that came from the journal into the store."""
         self._counts.replayed += answers
 
     def event_of(self, before: RefreshTroubles, now: RefreshTroubles) -> str:
-        """The event that a failed refresh is; empty: none."""
+        """Name the event that a failed refresh is; empty: none."""
         return self._lifecycle.event_of(before, now)
 
     def failed(self, provider: str, account: str, generation: int, step: Step) -> None:
-        """A refresh has failed, and that is noted."""
+        """Note that a refresh has failed, and that the store knows."""
         self._lifecycle.failed(provider, account, step.event)
         if step.what == "lost":
             self._counts.lost_rotations += 1
@@ -155,5 +155,5 @@ class OutcomeNotifier:
         self._settled.tell(f"{provider}/{account}", generation)
 
     def moved_on(self, provider: str, account: str, generation: int) -> None:
-        """The account has another pair since its refresh began."""
+        """Note that the account has another pair since its refresh began."""
         self._settled.tell(f"{provider}/{account}", generation)

@@ -41,7 +41,7 @@ STOP_S = 5.0
 # So much longer for an answer without which the account is lost; a node ends within 25 s in all
 # (process.END_S).
 STOP_TIMES = 2.5
-LEAVE_S = 2.0  # Longest sleep before leave is asked for again: another node may have opened.
+PERMIT_S = 2.0  # Longest sleep before a permit is asked for again: another node may have opened.
 
 
 class Pool:
@@ -52,7 +52,7 @@ class Pool:
         provider: Provider,
         queue: str,
         queues: Queues,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         journal: Journal,
         limits: ClientLimits,
@@ -77,7 +77,7 @@ class Pool:
         self._write_back = write_back
         self._refresher = refresher
         self.leveller = Leveller(
-            provider, queue, ledger, clock, lambda: write_back.life_s, lambda: self._idle
+            provider, queue, accounts, clock, lambda: write_back.life_s, lambda: self._idle
         )
         self._session = queues.open_session("_tokens")
         self._work: set[asyncio.Task[None]] = set()
@@ -89,17 +89,17 @@ class Pool:
 
     @property
     def _idle(self) -> bool:
-        """Whether there is room for refreshes that could wait."""
+        """Return whether there is room for refreshes that could wait."""
         return not self.limits.held and len(self._work) < self.limits.concurrency.size
 
     @property
     def _rest(self) -> int:
-        """How many more may be begun, whatever has become of those that were."""
+        """Return how many more refreshes may begin, whatever became of those that have."""
         return SETTLING * self.limits.concurrency.size - len(self._work)
 
     @property
     def in_flight(self) -> int:
-        """Refreshes under way."""
+        """Return how many refreshes are under way."""
         return len(self._work)
 
     def unsent(self, account: str) -> bool:
@@ -141,7 +141,11 @@ class Pool:
             await self._drain()
 
     async def _pay_forever(self) -> None:
-        """Beside the takes, which may be parked: what is told late keeps an account waiting."""
+        """
+        Store what the refresher still owes, beside the takes, which may be parked.
+
+        What is told late keeps an account waiting.
+        """
         while True:
             await self._refresher.owing.wait()
             await sleep(self._clock, PAUSE_S)
@@ -176,7 +180,7 @@ class Pool:
             await self._wait_for_room()
 
     def _room(self) -> int:
-        """How many tasks another take may ask for."""
+        """Return how many tasks another take may ask for."""
         asked = sum(self._takes.values())
         room = self.limits.room(asked, plenty=self._plenty)
         return min(room, self._rest - asked, TAKE_MAX)
@@ -202,34 +206,34 @@ class Pool:
         return len(taken) == room
 
     async def _take(self, free: int) -> Sequence[Taken]:
-        """
-        At most ``free`` tasks, as many as the client's limits let begin; empty after a wait else.
-        """
+        """Take at most ``free`` tasks, as many as the limits let begin; empty after a wait else."""
         if self.limits.rated and not self._eager:
             return await self._take_first()
-        leave = await self.limits.acquire(free)
-        if leave.probe:
+        permit = await self.limits.acquire(free)
+        if permit.probe:
             return await self._take_probe()
-        if leave.requests == 0:
-            await self._wait_for_leave(leave.wait_s)
+        if permit.requests == 0:
+            await self._wait_for_permit(permit.wait_s)
             return ()
-        taken = await self._take_or_close(leave.requests, 0 if self.limits.rated else self._wait_ms)
-        self._eager = len(taken) == leave.requests
-        rest = leave.requests - len(taken)
+        taken = await self._take_or_close(
+            permit.requests, 0 if self.limits.rated else self._wait_ms
+        )
+        self._eager = len(taken) == permit.requests
+        rest = permit.requests - len(taken)
         await self.limits.give_back(rest, rest)
         return taken
 
     async def _take_first(self) -> Sequence[Taken]:
         """
-        The first task that comes, where the host has a rate.
+        Take the first task that comes, where the host has a rate.
 
-        Whoever waits for one has no part of it, which others there may need.
+        While it waits it holds no part of the host's rate, which other providers there may need.
         """
-        leave = await self.limits.acquire(1, host=False)
-        if leave.probe:
+        permit = await self.limits.acquire(1, host=False)
+        if permit.probe:
             return await self._take_probe()
-        if not leave.requests:
-            await self._wait_for_leave(leave.wait_s)
+        if not permit.requests:
+            await self._wait_for_permit(permit.wait_s)
             return ()
         taken = await self._take_or_close(1, self._wait_ms)
         self._eager = bool(taken)
@@ -245,11 +249,13 @@ class Pool:
         await self.limits.give_back(1, 0)
         return ()
 
-    async def _wait_for_leave(self, wait_s: float) -> None:
-        await sleep(self._clock, min(max(wait_s, 0.01), LEAVE_S))
+    async def _wait_for_permit(self, wait_s: float) -> None:
+        await sleep(self._clock, min(max(wait_s, 0.01), PERMIT_S))
 
     async def _take_or_close(self, count: int, wait_ms: int) -> Sequence[Taken]:
-        """At most ``count`` tasks, waiting for the first unless all are held back meanwhile."""
+        """
+        Take at most ``count`` tasks, waiting for the first unless all are held back meanwhile.
+        """
         taking = self._queues.take(
             self._session,
             [self.queue],
@@ -273,7 +279,7 @@ class Pool:
             taking.cancel()  # What it has taken meanwhile goes back.
 
     async def _take_probe(self) -> Sequence[Taken]:
-        """One task past the pause, while the claim to probe lasts."""
+        """Take one task past the pause, while the claim to probe lasts."""
         task = await self.limits.take_probe()
         if task is None:
             return ()
@@ -322,7 +328,7 @@ class Pool:
 
 
 def figures(pools: Mapping[str, Pool]) -> dict[str, dict[str, float]]:
-    """What pools are at, each figure by provider; see ``Tokens.metrics``."""
+    """Collect the pools' figures, each by provider; see ``Tokens.metrics``."""
     return {
         "in_flight": {name: pool.in_flight for name, pool in pools.items()},
         "levelled": {name: pool.leveller.levelled for name, pool in pools.items()},

@@ -51,7 +51,7 @@ UNSENT_S = 5.0
 
 def lease_ms_of(provider: Provider) -> int:
     """
-    How long the lease of a refresh lasts.
+    Return how long the lease of a refresh lasts.
 
     It outlives the longest request, by each of the client's secrets.
     """
@@ -59,7 +59,7 @@ def lease_ms_of(provider: Provider) -> int:
 
 
 def _ended(account: str, verdict: Verdict, opened: Opened) -> Ended:
-    """An answer as evidence: whoever failed last time is no witness."""
+    """Return an answer as evidence; an account that failed last time is no witness."""
     troubles = opened.troubles
     witness = not troubles.outcome
     # In a quarantine none is counted.
@@ -74,7 +74,7 @@ class Refresher:
         self,
         provider: Provider,
         queue: str,
-        ledger: AccountStore,
+        accounts: AccountStore,
         journal: Journal,
         request: TokenRequest,
         unknown: UnknownOutcomes,
@@ -90,7 +90,7 @@ class Refresher:
         self.queue = queue
         self.lease_ms = lease_ms_of(provider)
         self.stopping = False
-        self._ledger = ledger
+        self._accounts = accounts
         self._journal = journal
         self._request = request
         self._unknown = unknown
@@ -109,9 +109,9 @@ class Refresher:
     @property
     def writable(self) -> bool:
         """
-        Whether the journal takes answers, or need not.
+        Return whether the journal takes answers, or need not.
 
-        One that would be the only one is not asked for else.
+        Otherwise no answer is asked for that would be the account's only one.
         """
         return not self._journal.fault or self.provider.rotation != "single_use"
 
@@ -128,7 +128,7 @@ class Refresher:
             # This process was paused past the lease of a request whose answer may lie in its
             # socket.
             if busy:
-                await self._ledger.failed(
+                await self._accounts.failed(
                     self.queue, task.id, task.lease, Step("hold", BUSY_S, RefreshTroubles())
                 )
             else:
@@ -144,7 +144,9 @@ class Refresher:
                 self._under_way.asking.discard(place)
 
     def unsent(self, account: str) -> bool:
-        """Whether nothing was sent for an account whose intent this node could not close yet."""
+        """
+        Return whether nothing was sent for an account whose intent this node could not close yet.
+        """
         owed = [step.what for task, step in self._owed if task.id == account]
         # Of an earlier try something else may be owed.
         return bool(owed) and all(what == "hold" for what in owed)
@@ -157,13 +159,13 @@ class Refresher:
         """
         while self._owed:
             task, step = self._owed[0]
-            await self._ledger.failed(self.queue, task.id, task.lease, step)
+            await self._accounts.failed(self.queue, task.id, task.lease, step)
             self._owed.pop(0)
         self.owing.clear()
 
     async def _note(self, task: Taken, step: Step) -> bool:
         try:
-            return await self._ledger.failed(self.queue, task.id, task.lease, step)
+            return await self._accounts.failed(self.queue, task.id, task.lease, step)
         except (errors.StoreDown, errors.NoQuorum) as error:
             log.warning(
                 "what became of %s/%s is told later: %s", self.provider.name, task.id, error
@@ -177,7 +179,7 @@ class Refresher:
         self.owing.set()
 
     async def _refresh(self, task: Taken) -> None:
-        """One refresh, from a leased task to a stored pair or a note of what went wrong."""
+        """Do one refresh, from a leased task to a stored pair or a note of what went wrong."""
         provider, clock = self.provider, self._clock
         asked = clock.monotonic()
         opened = await self._open(task)
@@ -245,7 +247,7 @@ class Refresher:
 
     async def _choose(self, task: Taken, opened: Opened, until: float) -> tuple[str, bool] | None:
         """
-        The refresh token to send, and whether it is the spare's.
+        Choose the refresh token to send; returns it, and whether it is the spare's.
 
         None: nothing is sent now, and the store knows.
         """
@@ -295,7 +297,7 @@ class Refresher:
         begun: float,
     ) -> Case | None:
         """
-        The answer into the store, or what follows from there being none.
+        Store the answer, or what follows from there being none.
 
         Returns the case when it is sent again in its place.
         """
@@ -333,34 +335,35 @@ class Refresher:
 
     async def _replay_until(self, task: Taken, wait_s: float) -> float | None:
         """
-        Until when (monotonic seconds) a request may be sent again under its intent, which runs on
-        from now. None: it may not.
+        Return until when (monotonic seconds) a request may be sent again under its intent.
+
+        The intent runs on from now. None: it may not.
         """
         await sleep(self._clock, wait_s)
         if self.stopping or not self.writable:
             return None
         asked = self._clock.monotonic()
         try:
-            renewed = await self._ledger.renew(self.queue, task.id, task.lease, self.lease_ms)
+            renewed = await self._accounts.renew(self.queue, task.id, task.lease, self.lease_ms)
         except errors.Error as error:
             log.info("%s/%s is not sent again in its place: %s", self.provider.name, task.id, error)
             return None
         return asked + self.lease_ms / 1000 if renewed else None
 
     def _spare_may_do(self, opened: Opened) -> bool:
-        """Whether there is a spare worth a try: a previous token works within the grace alone."""
+        """Return whether a spare is worth a try: a previous token works within the grace alone."""
         return opened.spare is not None and failures.spare_lives(
             opened.spare, opened.row, self.provider.grace_s, opened.now_ms
         )
 
     async def _open(self, task: Taken) -> Opened | None:
-        """The intent, written down; None when nothing is to be sent."""
+        """Write the intent down and return it; None when nothing is to be sent."""
         untouched = Step("hold", 0, RefreshTroubles())
         if self.stopping:
             await self._note(task, untouched)
             return None
         try:
-            opened = await self._ledger.intend(self.queue, task.id, task.lease, self.lease_ms)
+            opened = await self._accounts.intend(self.queue, task.id, task.lease, self.lease_ms)
         except (errors.StoreDown, errors.NoQuorum):
             # It may have been written; nothing was sent, so it is closed again.
             self._owe(task, untouched)
@@ -374,10 +377,7 @@ class Refresher:
         return None
 
     async def _hold(self, task: Taken, delay_s: float, opened: Opened) -> None:
-        """
-        Back into the queue untouched; but a doubt that was found in an open intent is not
-        forgotten.
-        """
+        """Put the task back into the queue untouched, but keep a doubt found in an open intent."""
         step = Step("hold", delay_s, RefreshTroubles())
         if opened.troubles.doubts:
             until_ms = failures.saved_until_ms(self.provider, opened.troubles, opened.now_ms)
@@ -390,7 +390,7 @@ class Refresher:
         await self._note(task, step)
 
     async def _case(self, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> Case:
-        """What is known of a failure, of the client's other accounts, too."""
+        """Gather what is known of a failure, also of the client's other accounts."""
         if kind_of(verdict) in ("refused", "client"):
             await self._limits.weigh()  # Before anybody is given up.
         row = opened.row
@@ -426,7 +426,7 @@ class Refresher:
         self._notifier.failed(name, task.id, generation, step)
 
     def _say(self, account: str, before: RefreshTroubles, step: Step) -> None:
-        """What became of an account, where it is the account's own matter and news."""
+        """Log what became of an account, where that is the account's own matter and news."""
         now = step.troubles
         if step.what == "lost":
             self._log.say(account, "lost_rotation", f"lost_rotation: {now.message}", logging.ERROR)

@@ -1,8 +1,6 @@
 """
 Ends a dead node's leases early, where a used refresh token works for a while longer.
 
-It does so where a used refresh token works for a while longer.
-
 An intent lasts as long as the longest request, whatever becomes of its node; where that is longer
 than the grace, the account would be lost although the answer could be had again. So when half of
 the grace is over, such a request is made again. See ``tokens/lua/rescue.lua``.
@@ -58,7 +56,7 @@ class Rescue:
         self._nodes = nodes
 
     def change(self, providers: Mapping[str, Provider]) -> None:
-        """Go on with these providers."""
+        """Use these providers from now on."""
         self._graces = {
             self._queues[name]: int(one.grace_s * 1000)
             for name, one in providers.items()
@@ -108,9 +106,9 @@ class Rescue:
 
 def _concerned(provider: Provider) -> bool:
     """
-    Whether a dead node's lease would outlast the grace.
+    Return whether a dead node's lease would outlast the grace.
 
-    Else nobody need hurry, and nothing is sent twice.
+    Where it would not, there is no need for haste, and nothing is sent twice.
     """
     lasts_s = lease_ms_of(provider) / 1000 + SLACK_S
     return provider.rotation == "single_use" and 0 < provider.grace_s <= lasts_s

@@ -37,7 +37,7 @@ class TokenRequest:
 
     async def unseal(self, account: str, row: AccountRow) -> str:
         """
-        What the account brings to its next refresh, by that row.
+        Open what the account brings to its next refresh, which ``row`` holds sealed.
 
         Raises: Unsealable, Unfit: nothing can be sent for it.
         """

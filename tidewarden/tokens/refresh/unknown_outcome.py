@@ -1,8 +1,8 @@
 """
 Resolves requests of unknown outcome: an intent that was left open, now or before.
 
-Whoever wrote it may hold the answer in its journal, so it is asked; only then the provider's
-rotation and grace decide.
+The node that wrote the intent may hold the answer in its journal, so it is asked first; only then
+the provider's rotation and grace decide.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class UnknownOutcomes:
         provider: Provider,
         queue: str,
         node: str,
-        ledger: AccountStore,
+        accounts: AccountStore,
         peers: Peers,
         write_back: WriteBack,
     ) -> None:
-        """``node``: this one's name."""
+        """Resolve on the node called ``node``."""
         self._provider = provider
         self._queue = queue
         self._node = node
-        self._ledger = ledger
+        self._accounts = accounts
         self._peers = peers
         self._write_back = write_back
 
@@ -85,7 +85,7 @@ class UnknownOutcomes:
         if reply.state == "busy":
             return self._wait(opened, BUSY_S, f"{holder} is asking the provider")
         if reply.state in ("none", "unsent") and await self._moved_on(account, opened):
-            # Whoever was asked had stored its answer just before it knew of nothing.
+            # The node that was asked had stored its answer just before it knew of nothing.
             return "stored"
         # Of one that was given up its token was refused: nothing is spoiled.
         if reply.state == "away" and not troubles.dead:
@@ -105,7 +105,7 @@ class UnknownOutcomes:
         return "go"
 
     async def _moved_on(self, account: str, opened: Opened) -> bool:
-        row = (await self._ledger.get(self._queue, account)).row
+        row = (await self._accounts.get(self._queue, account)).row
         return row is None or (row.grant, row.generation) != (
             opened.row.grant,
             opened.row.generation,

@@ -38,7 +38,7 @@ class WriteBack:
         provider: Provider,
         queue: str,
         node: str,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         journal: Journal,
         cache: Cache,
@@ -46,11 +46,11 @@ class WriteBack:
         clock: Clock,
         dice: Random,
     ) -> None:
-        """``node``: this one's name."""
+        """Write for the node called ``node``."""
         self.provider = provider
         self.queue = queue
         self._node = node
-        self._ledger = ledger
+        self._accounts = accounts
         self._vault = vault
         self._journal = journal
         self._cache = cache
@@ -111,7 +111,9 @@ class WriteBack:
         sent_token: str,
         sent_ms: int,
     ) -> AccountRow:
-        """The row that a pair makes of ``old``; ``base``: grant and generation in the store."""
+        """
+        Return the row that a pair makes of ``old``; ``base``: grant and generation in the store.
+        """
         provider, vault = self.provider, self._vault
         brought = following(sent_token, pair.refresh_token)
         at = (old.grant, base[1] + 1)
@@ -148,7 +150,7 @@ class WriteBack:
         *,
         orphan: bool = False,
     ) -> JournalAnswer:
-        """The answer in the journal; where that does not take it, it is still whole in memory."""
+        """Write the answer into the journal; if that fails, it is still whole in memory."""
         due, key = (row.due_ms, row.expires_at_ms), self._vault.wrapped_key(row.refresh)
         try:
             return await self._journal.add_answer(
@@ -191,7 +193,7 @@ class WriteBack:
 
     async def _write(self, answer: JournalAnswer, previous: bytes = b"") -> None:
         base = (answer.grant, answer.generation)
-        word = await self._ledger.stored(
+        word = await self._accounts.stored(
             self.queue,
             answer.account,
             base,

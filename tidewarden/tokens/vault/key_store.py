@@ -1,8 +1,6 @@
 """
 Keeps the vault's part in the store: the wrapped data keys, the rotation, and what each node knows.
 
-They are the wrapped data keys, the rotation, and what each node knows of both.
-
 Three hashes: ``{cluster}:data_keys`` (key id -> wrapped key), ``{cluster}:vault`` (``change``, a
 number that grows with whatever nodes have to look at, and ``rotation``), ``{cluster}:vault_nodes``
 (node -> what it said last).
@@ -24,8 +22,6 @@ ENDED = ("done", "refused")
 class Rotation(msgspec.Struct, kw_only=True):
     """
     Holds the last rotation that was asked for.
-
-    All times are unix milliseconds of the node that wrote them.
 
     All times are unix milliseconds of the node that wrote them.
 
@@ -63,7 +59,7 @@ class Rotation(msgspec.Struct, kw_only=True):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen."""
+        """Return whether nothing more will happen."""
         return self.state in ENDED
 
 
@@ -94,7 +90,7 @@ class KeyStore:
         )
 
     async def keys(self) -> dict[int, bytes]:
-        """Every wrapped data key by its id."""
+        """Return every wrapped data key by its id."""
         return {
             int(key_id): wrapped
             for key_id, wrapped in pairs(await self._call("HGETALL", self._keys))
@@ -111,7 +107,7 @@ class KeyStore:
         return stored
 
     async def has(self, key_id: int) -> bool:
-        """Whether that data key is there."""
+        """Return whether the store has that data key."""
         return bool(await self._call("HEXISTS", self._keys, key_id))
 
     async def rewrap(self, key_id: int, wrapped: bytes) -> None:
@@ -129,15 +125,17 @@ class KeyStore:
             await self._call("HDEL", self._keys, *ids)
 
     async def change(self) -> int:
-        """The number that tells whether anything has changed."""
+        """Return the change counter, which grows whenever nodes have to read the keys again."""
         return int(await self._call("HGET", self._vault, "change") or 0)
 
     async def tell(self) -> int:
-        """Have every node look; the change that they will have looked at then."""
+        """
+        Raise the change counter, so that every node reads the keys again; returns its new value.
+        """
         return int(await self._call("HINCRBY", self._vault, "change", 1))
 
     async def rotation(self) -> Rotation | None:
-        """The rotation that was asked for last."""
+        """Return the rotation that was asked for last."""
         raw = await self._call("HGET", self._vault, "rotation")
         return msgspec.json.decode(raw, type=Rotation) if raw else None
 
@@ -150,24 +148,24 @@ class KeyStore:
         await self._call("HSET", self._nodes, node, msgspec.json.encode(known))
 
     async def nodes(self) -> dict[str, NodeKeys]:
-        """What each node said last, by its name."""
+        """Return what each node said last, by its name."""
         found = pairs(await self._call("HGETALL", self._nodes))
         return {name.decode(): msgspec.json.decode(raw, type=NodeKeys) for name, raw in found}
 
     async def address_of(self, node: str) -> str:
-        """Where a node that said so listens; empty: not known."""
+        """Return where a node says that it listens; empty: it has not said so."""
         raw = await self._call("HGET", self._nodes, node)
         return msgspec.json.decode(raw, type=NodeKeys).address if raw else ""
 
     async def forget(self, nodes: Iterable[str]) -> None:
-        """These nodes are not waited for any more."""
+        """Forget these nodes; a rotation no longer waits for them."""
         names = list(nodes)
         if names:
             await self._call("HDEL", self._nodes, *names)
 
 
 def pairs(flat: Any) -> list[tuple[bytes, bytes]]:
-    """Fields and values of a hash, as RESP2 and RESP3 have them."""
+    """Return the fields and values of a hash, as RESP2 and RESP3 have them."""
     if isinstance(flat, Mapping):
         return list(flat.items())
     return list(zip(flat[::2], flat[1::2], strict=True))

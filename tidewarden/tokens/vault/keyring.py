@@ -1,13 +1,9 @@
 """
 Reads the key-encryption keys of a node, from a file, the environment or a command.
 
-A rotation goes to the first.
-
-A rotation goes to the first.
-
 Each is the base64 of 32 bytes, one a line. Two or more stand there while the cluster goes from one
-to another: what was wrapped by any of them opens. The source is read again whenever a key turns up
-that is not known, and before a rotation.
+to another: what was wrapped by any of them opens. A rotation goes to the first. The source is read
+again whenever a key turns up that is not known, and before a rotation.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ class Keyring:
     """Holds the keys by their ids. Made by :meth:`read`; its ``repr`` shows ids alone."""
 
     def __init__(self, settings: Vault, default_file: Path, environ: Mapping[str, str]) -> None:
-        """``default_file``: where the key lies when ``settings`` name no place."""
+        """Read the key from ``default_file`` when ``settings`` name no place."""
         self._command = shlex.split(settings.key_command)
         self._variable = settings.key_env
         self._file = Path(settings.key_file) if settings.key_file else default_file
@@ -44,18 +40,18 @@ class Keyring:
 
     @property
     def origin(self) -> str:
-        """Where the keys come from, in words."""
+        """Say in words where the keys come from."""
         if self._command:
             return f"the command {self._command[0]}"
         return f"the environment variable {self._variable}" if self._variable else str(self._file)
 
     @property
     def ids(self) -> tuple[bytes, ...]:
-        """The ids of the keys, the first one's first."""
+        """Return the ids of the keys, the first one's first."""
         return tuple(self._keys)
 
     def key(self, key_id: bytes) -> bytes | None:
-        """The key of that id, if it is known."""
+        """Return the key of that id, if it is known."""
         return self._keys.get(key_id)
 
     async def read(self, *, make: bool = False) -> None:
@@ -102,7 +98,9 @@ class Keyring:
 
     async def _output(self) -> str:
         """
-        What the command prints. Its standard error goes to ours; neither is in any message of ours.
+        Run the command and return what it prints.
+
+        Its standard error goes to ours; neither is in any message of ours.
         """
         try:
             process = await asyncio.create_subprocess_exec(
@@ -136,7 +134,7 @@ class Keyring:
 
 
 async def _all_of(stream: asyncio.StreamReader) -> bytes:
-    """What is written until the end, or the first :data:`OUTPUT_BYTES_MAX` of it."""
+    """Read to the end, but at most the first :data:`OUTPUT_BYTES_MAX` bytes."""
     try:
         return await stream.readexactly(OUTPUT_BYTES_MAX)
     except asyncio.IncompleteReadError as error:

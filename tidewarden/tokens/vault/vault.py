@@ -1,8 +1,6 @@
 """
 Seals what is secret in an account's row with AES-256-GCM, bound to the place it was written for.
 
-Each is bound to the place it was written for.
-
 Data keys, one a day and one a rotation, seal the records; a key-encryption key
 (:mod:`tidewarden.tokens.vault.keyring`) wraps the data keys, which lie in the store
 (:mod:`tidewarden.tokens.vault.key_store`). A sealed record is ``version 1 | key id 4 | nonce 12 |
@@ -84,7 +82,7 @@ class Place(NamedTuple):
     generation: int
 
     def associated(self) -> bytes:
-        """The associated data of the cipher."""
+        """Return the associated data of the cipher."""
         where = _behind_lengths(self.provider, self.account, self.field)
         return where + _NUMBERS.pack(8, self.grant, 8, self.generation)
 
@@ -96,9 +94,9 @@ class Vault:
     Made by :func:`open_vault`; holds the data keys of the cluster in memory.
     """
 
-    def __init__(self, keyring: Keyring, shelf: Keys, clock: Clock) -> None:
+    def __init__(self, keyring: Keyring, key_store: Keys, clock: Clock) -> None:
         self.keyring = keyring
-        self._shelf = shelf
+        self._key_store = key_store
         self._clock = clock
         self._ciphers: dict[int, AESGCM] = {}
         self._displaced: dict[int, list[AESGCM]] = {}
@@ -111,12 +109,12 @@ class Vault:
 
     @property
     def newest_id(self) -> int:
-        """The data key that seals now."""
+        """Return the data key that seals now."""
         return self._newest_id
 
     @property
     def kek(self) -> bytes:
-        """The id of the cluster's key-encryption key."""
+        """Return the id of the cluster's key-encryption key."""
         return self._wrapped[FINGERPRINT_KEY_ID][1:5]
 
     async def ready(self) -> None:
@@ -142,7 +140,7 @@ class Vault:
         Raises: ConfigError: a key there was wrapped by another key-encryption key than any that
         this node has.
         """
-        found = await self._shelf.keys()
+        found = await self._key_store.keys()
         if any(self.keyring.key(wrapped[1:5]) is None for wrapped in found.values()):
             await self.keyring.read()
         problems: list[str] = []
@@ -162,7 +160,7 @@ class Vault:
                 log.warning(
                     "the store has lost data key %d: it gets it back from this node", key_id
                 )
-                await self._shelf.add(key_id, self._wrapped[key_id])
+                await self._key_store.add(key_id, self._wrapped[key_id])
         if FINGERPRINT_KEY_ID not in self._wrapped:
             await self._make(FINGERPRINT_KEY_ID, self.keyring.ids[0])
 
@@ -178,7 +176,7 @@ class Vault:
 
     async def unseal(self, record: bytes, place: Place) -> bytes:
         """
-        What was sealed for ``place``.
+        Open a record that was sealed for ``place``.
 
         Raises: Unsealable: the record is damaged, was sealed for another place, or its data key is
         gone.
@@ -205,9 +203,7 @@ class Vault:
         raise Unsealable(f"{_words(place)}: the sealed record does not open here")
 
     async def reseal(self, record: bytes, place: Place) -> bytes:
-        """
-        The record under the newest data key: itself, when it is so already. Raises: Unsealable.
-        """
+        """Seal a record under the newest data key, unless it is so already. Raises: Unsealable."""
         if not record or key_id_of(record) == self._newest_id:
             return record
         return self.seal(await self.unseal(record, place), place)
@@ -233,7 +229,7 @@ class Vault:
         return key_id, self._wrapped[key_id]
 
     def holds(self, record: bytes) -> bool:
-        """Whether the data key that ``record`` is sealed under is known here."""
+        """Return whether this node knows the data key that ``record`` is sealed under."""
         return key_id_of(record) in self._wrapped
 
     async def restore(self, key_id: int, wrapped: bytes) -> None:
@@ -251,13 +247,13 @@ class Vault:
             await self.keyring.read()
         self._admit(key_id, wrapped)
         # Another one by now: then both are kept.
-        self._admit(key_id, await self._shelf.add(key_id, wrapped))
+        self._admit(key_id, await self._key_store.add(key_id, wrapped))
 
     # --- rotation
 
     def next_id(self) -> int:
         """
-        An id for a new data key, of today or later, drawn by chance above all that are known here.
+        Draw an id for a new data key, of today or later, above all that are known here.
 
         A store that lost its last writes is asked for today's key again: under the same id that
         would be another key, and what was sealed under the first would open no more.
@@ -266,27 +262,27 @@ class Vault:
 
     async def add_data_key(self, key_id: int) -> None:
         """
-        Have a data key of that id: from now on it seals, if it is the newest.
+        Make a data key of that id, unless it is there; it seals from now on if it is the newest.
 
-        Made once, whoever else makes it.
+        One key is made, even if several nodes try.
         """
         if key_id not in self._wrapped:
             await self._make(key_id, self.kek)
 
     async def wrap_by(self, kek: bytes) -> int:
         """
-        Wrap every data key by the key-encryption key of that id; how many were wrapped otherwise.
+        Wrap every data key by the key-encryption key of that id; returns how many changed.
 
         Whenever it ends, each is wrapped by one key or the other. The fingerprints' key is the
         last: from then on new data keys are wrapped by it, too.
         """
         await self.load()
         others = {
-            key_id: old for key_id, old in (await self._shelf.keys()).items() if old[1:5] != kek
+            key_id: old for key_id, old in (await self._key_store.keys()).items() if old[1:5] != kek
         }
         for key_id in sorted(others, reverse=True):
             wrapped = self._wrap(key_id, self._unwrap(key_id, others[key_id]), kek)
-            await self._shelf.rewrap(key_id, wrapped)
+            await self._key_store.rewrap(key_id, wrapped)
             self._wrapped[key_id] = wrapped
         return len(others)
 
@@ -297,7 +293,7 @@ class Vault:
 
     async def _make(self, key_id: int, kek: bytes) -> None:
         wrapped = self._wrap(key_id, AESGCM.generate_key(KEY_BYTES * 8), kek)
-        self._admit(key_id, await self._shelf.add(key_id, wrapped))
+        self._admit(key_id, await self._key_store.add(key_id, wrapped))
 
     def _wrap(self, key_id: int, key: bytes, kek: bytes) -> bytes:
         wrapper = self.keyring.key(kek)
@@ -330,7 +326,7 @@ class Vault:
 
     def _displace(self, key_id: int, cipher: AESGCM) -> None:
         """
-        Keeps a key whose id has become another's in the store, to open what was sealed under it.
+        Keep a key whose id has become another's in the store, to open what was sealed under it.
         """
         log.error(
             "data key %d of the store is another than the one this node knew under that id: the"
@@ -360,23 +356,23 @@ class Vault:
         )
 
 
-async def open_vault(keyring: Keyring, shelf: KeyStore | Keys, clock: Clock) -> Vault:
+async def open_vault(keyring: Keyring, key_store: KeyStore | Keys, clock: Clock) -> Vault:
     """
-    The vault of this cluster, with its data keys loaded and today's made.
+    Open the vault of this cluster: load its data keys and make today's.
 
     A key file that is not there is made, if there is no data key either.
 
     Raises: ConfigError: no key, no such key, or not the one that the store's data were sealed with.
     """
-    await keyring.read(make=not await shelf.keys())
-    vault = Vault(keyring, shelf, clock)
+    await keyring.read(make=not await key_store.keys())
+    vault = Vault(keyring, key_store, clock)
     await vault.load()
     await vault.ready()
     return vault
 
 
 def key_id_of(record: bytes) -> int:
-    """The data key that a record is sealed under."""
+    """Return the id of the data key that a record is sealed under."""
     return int(_HEAD.unpack_from(record)[1])
 
 

@@ -18,11 +18,11 @@ AGE_S = 60.0
 
 class Figures:
     """
-    Reads figures for one node. ``one`` puts those of a provider together.
+    Reads figures for one node. ``one`` puts the figures of a provider together.
 
-    Whoever asks gets what was read after that, and shares it with all who have asked by then: of
-    thousands of providers it takes a while, and of many who ask together the store would have as
-    many times the work.
+    Each caller gets figures that were read after it asked, and shares them with all who have asked
+    by then: to read thousands of providers takes a while, and many callers together would give the
+    store as many times the work.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Figures:
         self._found_at = float("-inf")
 
     def change(self, providers: Iterable[str]) -> None:
-        """Go on with these providers."""
+        """Use these providers from now on."""
         self._providers = sorted(providers)
 
     async def all(self) -> Stats:
@@ -57,9 +57,7 @@ class Figures:
         """
         Return what is read within ``wait_s``, else what was last read, and its age in seconds.
 
-        None: nothing is known.
-
-        It goes on being read for whoever asks next.
+        None: nothing is known. The reading goes on for the next caller.
         """
         try:
             async with asyncio.timeout(wait_s):
@@ -72,7 +70,7 @@ class Figures:
         return (self._found, age_s) if age_s < AGE_S else None
 
     async def stop(self) -> None:
-        """Nobody asks any more."""
+        """Cancel the readings; no caller may ask after that."""
         tasks = [task for task in (self._under_way, self._next) if task is not None]
         for task in tasks:
             task.cancel()
@@ -102,6 +100,8 @@ class Figures:
 
 
 def _heard(task: asyncio.Task[Stats]) -> None:
-    """Whoever asked may have gone; an error is told to those who are there."""
+    """
+    Take the error of a reading whose callers have all gone; callers that wait get it themselves.
+    """
     if not task.cancelled():
         task.exception()

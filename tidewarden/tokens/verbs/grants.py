@@ -61,14 +61,14 @@ class Grants:
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         dice: Random,
         settled: SettledAccounts,
         lifecycle: AccountLifecycle,
         revoker: Revoker,
     ) -> None:
-        self._ledger = ledger
+        self._accounts = accounts
         self._vault = vault
         self._dice = dice
         self._settled = settled
@@ -80,7 +80,7 @@ class Grants:
     async def delete(self, provider: Provider, queue: str, name: str) -> bool:
         """See ``Tokens.delete``."""
         noted = {row.current for row in await self._revoker.deleting(provider.name, name)}
-        gone = await self._ledger.delete(queue, name)
+        gone = await self._accounts.delete(queue, name)
         self._lifecycle.deleted(provider.name, name)
         for row in gone or ():
             if row.current not in noted:  # It came in between.
@@ -108,7 +108,7 @@ class Grants:
         if provider.renews and provider.rotation == "single_use":
             await self._check_holder(provider, queue, name, brought(provider, grant))
         for _ in range(PUT_TRIES_MAX):
-            reading = await self._ledger.get(queue, name)
+            reading = await self._accounts.get(queue, name)
             old = reading.row
             mark = self._mark(provider, name, grant, old)
             troubles = reading.troubles
@@ -140,7 +140,7 @@ class Grants:
                 return Put(
                     old.generation, "same", account_state.state(old, troubles, reading.now_ms)
                 )
-            stored = await self._ledger.put(
+            stored = await self._accounts.put(
                 queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS
             )
             if stored:
@@ -162,7 +162,7 @@ class Grants:
         mark = self._vault.fingerprint(provider.name, "", token)
         other = self._holders.pop(mark, name)
         if other != name:
-            row = (await self._ledger.get(queue, other)).row
+            row = (await self._accounts.get(queue, other)).row
             own = self._vault.fingerprint(provider.name, other, marked(token))
             if row is not None and own in (row.origin, row.current):
                 self._holders[mark] = other
@@ -177,7 +177,7 @@ class Grants:
     def _mark(
         self, provider: Provider, name: str, grant: names.Grant, old: AccountRow | None
     ) -> bytes:
-        """The fingerprint by which a put is known to be of the grant that the account has."""
+        """Return the fingerprint by which a put is known to be of the account's grant."""
         text = marked(brought(provider, grant))
         # What is asked for may hang on the parameters: others make another grant.
         if not provider.renews:
@@ -189,7 +189,7 @@ class Grants:
 
     @staticmethod
     def _details(provider: Provider, grant: names.Grant, reading: AccountReading) -> AccountDetails:
-        """Of a new grant. Raises BadArg: it lacks a parameter."""
+        """Return the details of a new grant. Raises BadArg: it lacks a parameter."""
         old = reading.row.details if reading.row is not None else NO_DETAILS
         found = details.put(provider, old, grant, reading.now_ms, renewed=True)
         placeholders.filled(provider, found.parameters)
@@ -199,8 +199,9 @@ class Grants:
         self, provider: Provider, queue: str, name: str, reading: AccountReading, grant: names.Grant
     ) -> bool:
         """
-        What is put of the grant that the account has, beside its tokens; False: it has changed
-        meanwhile.
+        Store what a put of the same grant changes beside the tokens.
+
+        Returns False when the account's grant has changed meanwhile.
         """
         row = reading.row
         assert row is not None
@@ -208,9 +209,9 @@ class Grants:
         if new == row.details:
             return True
         placeholders.filled(provider, new.parameters)
-        noted = await self._ledger.detail(queue, name, replace(row, details=new))
+        noted = await self._accounts.detail(queue, name, replace(row, details=new))
         if noted and new.parameters != row.details.parameters and reading.troubles is not None:
-            await self._ledger.refresh(
+            await self._accounts.refresh(
                 queue, name, force_ms=FORCE_MS, seen=(row.grant, row.generation)
             )
         self._settled.tell(f"{provider.name}/{name}", row.generation)
@@ -243,7 +244,7 @@ class Grants:
             spare = names.parse_grant({"refresh_token": fields[SPARE_FIELD], **its}, provider)
         put = await self.put(provider, queue, name, own, pair=_pair_of(fields))
         if spare is not None:
-            row = (await self._ledger.get(queue, name)).row
+            row = (await self._accounts.get(queue, name)).row
             if row is not None and not row.refreshed:  # Else its own token has worked here.
                 await self._keep_spare(provider.name, queue, name, row, brought(provider, spare))
         return put.change != "same"
@@ -252,8 +253,7 @@ class Grants:
         self, reading: AccountReading, row: AccountRow, grant: names.Grant, place: Place
     ) -> bool:
         """
-        Tells a new consent from an old file, when a put brings the refresh token that the account
-        has.
+        Tell a new consent from an old file, when a put brings the account's own refresh token.
 
         A consent brings another access token, which outlasts the stored one or is for a wider
         scope: some providers keep the refresh token when the user allows more (Google calls it
@@ -277,9 +277,7 @@ class Grants:
     async def _has_other_secret(
         self, provider: Provider, name: str, old: AccountRow, grant: names.Grant
     ) -> bool:
-        """
-        Whether another secret of its client is put with the refresh token that the account has.
-        """
+        """Return whether the put brings another client secret than the account has."""
         if not (provider.account_secret and provider.renews):
             return False
         try:
@@ -305,7 +303,7 @@ class Grants:
             refresh=refresh,
         )
         # It fits nowhere, and what comes and does not fit is kept as a spare.
-        await self._ledger.stored(queue, name, base, spare.pack(), spare.due_ms, spare.due_ms)
+        await self._accounts.stored(queue, name, base, spare.pack(), spare.due_ms, spare.due_ms)
 
     def _new_row(
         self,
@@ -357,7 +355,7 @@ class Grants:
 
 
 def _pair_of(fields: Mapping[str, Any]) -> tuple[bytes, int] | None:
-    """The mark and the generation of an exported grant; None: they are not said. Raises: BadArg."""
+    """Return the mark and the generation of an exported grant; None: not said. Raises: BadArg."""
     origin, generation = (fields.get(name) for name in MARK_FIELDS)
     if origin is None or generation is None:
         return None

@@ -35,9 +35,9 @@ class Listing:
     """Walks the accounts of ``queues`` (by provider)."""
 
     def __init__(
-        self, ledger: AccountStore, queues: dict[str, str], providers: Mapping[str, Provider]
+        self, accounts: AccountStore, queues: dict[str, str], providers: Mapping[str, Provider]
     ) -> None:
-        self._ledger = ledger
+        self._accounts = accounts
         self._queue_of = queues
         self._providers = providers
 
@@ -65,7 +65,7 @@ class Listing:
                 f" is {state[:60]!r}; allowed are {', '.join(account_state.STATES)}",
             )
         check_range(count, "count", 1, PAGE_MAX)
-        at = await parse_cursor(after, names, self._ledger, self._queue_of)
+        at = await parse_cursor(after, names, self._accounts, self._queue_of)
         shard, scan, last = at.shard, at.scan, at.last
         chosen = bool(state) or not seen.every
         troubled = state in ("failing", "stopped", "dead", "lost_rotation")
@@ -78,13 +78,13 @@ class Listing:
                 return found, str(Cursor(name))
             small = await self._small(queue, troubled) if scan == 0 else {}
             looked += bool(small)
-            shards = await self._ledger.shards(queue)
+            shards = await self._accounts.shards(queue)
             while shard < shards:
                 room = count - len(found)
                 if slack and found and room <= slack:
                     return found, str(Cursor(name, shard, scan))
                 if scan or shard not in small:
-                    following, now_ms, entries = await self._ledger.page(
+                    following, now_ms, entries = await self._accounts.page(
                         queue, shard, scan, asked, troubled=troubled
                     )
                     looked += 1
@@ -114,11 +114,11 @@ class Listing:
 
     async def _small(self, queue: str, troubled: bool) -> dict[int, Batch]:
         """
-        The shards of a queue that have few accounts, with these.
+        Return the shards of a queue that have few accounts, with these.
 
         Of thousands of providers most have no others.
         """
-        batches = await self._ledger.first_pages(queue, FEW, troubled=troubled)
+        batches = await self._accounts.first_pages(queue, FEW, troubled=troubled)
         return {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
 
     def _described(
@@ -153,8 +153,8 @@ class Listing:
         return beside(shown, stands)
 
     async def one(self, provider: str, name: str) -> dict[str, Any]:
-        """One account as on a page, and more of it. Raises: NotFound."""
-        reading = await self._ledger.get(self._queue_of[provider], name)
+        """Describe one account as a page does, and more of it. Raises: NotFound."""
+        reading = await self._accounts.get(self._queue_of[provider], name)
         if reading.row is None:
             raise errors.NotFound(f"there is no account {provider}/{name}")
         row = reading.row
@@ -169,21 +169,19 @@ class Listing:
         }
 
     async def stats(self, provider: str) -> dict[str, Any]:
-        """
-        The figures of a provider: see :func:`.provider_status.figures`.
-        """
-        found = await self._ledger.figures(self._queue_of[provider])
+        """Return the figures of a provider: see :func:`.provider_status.figures`."""
+        found = await self._accounts.figures(self._queue_of[provider])
         due_ms, record = found.counts.pop("next_ms"), parse_record(found.client)
         client = client_facts(self._providers[provider], record, found.clock_ms, found.lag_ms)
         return found.counts | figures(client, due_ms)
 
     async def due(self, provider: str, step_ms: int, steps: int) -> list[int]:
-        """How many accounts of a provider fall due in each of the next steps of time, about."""
-        return await self._ledger.due(self._queue_of[provider], step_ms, steps)
+        """Estimate how many accounts of a provider fall due in each of the next steps of time."""
+        return await self._accounts.due(self._queue_of[provider], step_ms, steps)
 
     async def _known(self, provider: str) -> tuple[Facts, dict[str, Any]]:
-        """What nodes know of our client there, and its :func:`.provider_status.figures`."""
-        seen = await read_client(self._queue_of[provider], self._ledger)
+        """Read what nodes know of our client there, and its :func:`.provider_status.figures`."""
+        seen = await read_client(self._queue_of[provider], self._accounts)
         client = client_facts(self._providers[provider], *seen)
         return client, figures(client, 0)
 
@@ -208,13 +206,13 @@ class Cursor:
 
 
 async def parse_cursor(
-    after: str, names: list[str], ledger: AccountStore, queue_of: Mapping[str, str]
+    after: str, names: list[str], accounts: AccountStore, queue_of: Mapping[str, str]
 ) -> Cursor:
     """
     Read the text of a cursor; an empty one is the start.
 
-    ``queue_of``: the queues of ``ledger`` by provider. Raises: BadArg, NotFound, and what the store
-    raises.
+    ``queue_of``: the queues of ``accounts`` by provider. Raises: BadArg, NotFound, and what the
+    store raises.
     """
     if not names:
         raise errors.NotFound("no provider is configured")
@@ -224,7 +222,7 @@ async def parse_cursor(
     shard, scan, end, asked = (
         int(part) if part.isdecimal() and len(part) <= DIGITS_MAX else -1 for part in numbers
     )
-    known = provider in names and 0 <= shard < await ledger.shards(queue_of[provider])
+    known = provider in names and 0 <= shard < await accounts.shards(queue_of[provider])
     scans = 0 <= scan < 1 << 64 and 0 <= end < 1 << 64 and 0 <= asked <= PAGE_MAX
     if not (known and scans) or (last and not asked):
         fault = f" is {after[:60]!r}, which is no cursor of this list"

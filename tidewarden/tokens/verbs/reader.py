@@ -69,7 +69,7 @@ class OfflineRefresh(Protocol):
     """Refreshes accounts while the store is away."""
 
     def serves(self, provider: str) -> bool:
-        """Whether this provider's accounts may be refreshed without the store."""
+        """Return whether this provider's accounts may be refreshed without the store."""
 
     async def fresh(self, provider: Provider, name: str, min_ttl_ms: int, wait_s: float) -> None:
         """Have the account refreshed, if it is due; what came of it is in the cache."""
@@ -89,7 +89,7 @@ class Reader:
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         vault: Vault,
         clock: Clock,
         cache: Cache,
@@ -100,7 +100,7 @@ class Reader:
         near: NearAccounts | None = None,
     ) -> None:
         self._forced_ms = forced_ms
-        self._ledger = ledger
+        self._accounts = accounts
         self._vault = vault
         self._clock = clock
         self._cache = cache
@@ -124,7 +124,7 @@ class Reader:
         max_stale_ms: int = 0,
     ) -> AccountToken:
         """
-        A token with that much life, or the best there is when the wait is over; see ``Tokens.get``.
+        Return a token that lives so long, or the best when the wait is over; see ``Tokens.get``.
         """
         if max_stale_ms and self._near is not None and self._near.within(max_stale_ms):
             near = await self._near.last(queue, name)
@@ -167,7 +167,7 @@ class Reader:
                 f"{provider.name}/{name}",
                 queue,
                 name,
-                lambda: self._ledger.refresh(queue, name, seen=before),
+                lambda: self._accounts.refresh(queue, name, seen=before),
             )
             while _mark(reading.row) == before and not _given_up(reading):
                 left_s = until - self._clock.monotonic()
@@ -186,7 +186,7 @@ class Reader:
         self, provider: Provider, queue: str, name: str, newer: int, until: float
     ) -> AccountReading:
         """
-        Has the account refreshed for a reader to whom its token is of no use, and waits for that.
+        Have the account refreshed for a reader to whom its token is of no use, and wait for that.
 
         Raises: Timeout: no later generation than ``newer`` was there in time.
         """
@@ -196,7 +196,7 @@ class Reader:
                 account,
                 queue,
                 name,
-                lambda: self._ledger.refresh(
+                lambda: self._accounts.refresh(
                     queue, name, force_ms=self._forced_ms, seen=(0, newer)
                 ),
             )
@@ -239,7 +239,7 @@ class Reader:
         )
 
     def _serves_alone(self, account: str) -> bool:
-        """Whether this node could refresh the account without the store."""
+        """Return whether this node could refresh the account without the store."""
         return (
             self._offline.serves(account.partition("/")[0])
             and self._cache.whole(account) is not None
@@ -261,9 +261,9 @@ class Reader:
         self, account: str, queue: str, name: str, ask: Callable[[], Awaitable[Answer]]
     ) -> Answer:
         """
-        What the store answers, for which nobody waits long who could have a token that is here.
+        Ask the store; do not wait long for it where a token that is here could be served instead.
 
-        Raises: StoreDown: not in time, or as it says.
+        Raises: StoreDown: it does not answer in time, or says so.
         """
         known = self._cache.left_ms(account) > 0 or self._serves_alone(account)
         try:
@@ -282,9 +282,9 @@ class Reader:
 
     def stop(self) -> None:
         """
-        End every wait; whoever waits is answered with what there is.
+        End every wait: readers that wait are answered with what there is.
 
-        Nobody waits any more after that.
+        None may wait after that.
         """
         self._stopped = True
         for watcher in list(self._watchers.values()):
@@ -292,7 +292,7 @@ class Reader:
 
     async def _read(self, provider: Provider, queue: str, name: str) -> AccountReading:
         account = f"{provider.name}/{name}"
-        reading = await self._or_else(account, queue, name, lambda: self._ledger.get(queue, name))
+        reading = await self._or_else(account, queue, name, lambda: self._accounts.get(queue, name))
         if reading.row is None or _given_up(reading):
             self._cache.drop(account)
         if reading.row is None:
@@ -335,7 +335,7 @@ class Reader:
         """
         Wait until the account's generation moved or a try of it ended.
 
-        One watcher for all who wait on this node.
+        All readers that wait on this node share one watcher.
         """
         account = f"{provider.name}/{name}"
         watcher = self._watchers.get(account)
@@ -361,23 +361,27 @@ class Reader:
                                 await event.wait()
                         except TimeoutError:
                             pause_s = min(pause_s * 1.5, most_s)
-                            reading = await self._ledger.get(queue, name)
+                            reading = await self._accounts.get(queue, name)
                             if _mark(reading.row) != before or _given_up(reading):
                                 return
             except TimeoutError:
-                return  # Whoever still waits begins another watch.
+                return  # A reader that still waits begins another watch.
             except errors.Error as error:
                 # Each reader asks the store again, and hears it there.
                 log.debug("waiting for %s: %s", account, error)
 
 
 def _will_do(reading: AccountReading, min_ttl_ms: int, newer: int) -> bool:
-    """Whether what was read near serves a reader, so that the primary need not be asked."""
+    """
+    Return whether a row read from the near copy serves the reader, without asking the primary.
+    """
     return _generation(reading) > newer and not _given_up(reading) and lives(reading, min_ttl_ms)
 
 
 def lives(reading: AccountReading, min_ttl_ms: int) -> bool:
-    """Whether the token that was read will do for a reader who wants ``min_ttl_ms`` of it."""
+    """
+    Return whether the token that was read lives long enough for a reader who wants ``min_ttl_ms``.
+    """
     row = reading.row
     assert row is not None
     left_ms = row.expires_at_ms - reading.now_ms
@@ -410,7 +414,7 @@ def _mark(row: AccountRow | None) -> tuple[int, int]:
 
 def _end_of(troubles: RefreshTroubles, beside: str = "") -> str:
     """
-    How an account was given up, and what can be done; ``beside``: what else is to be said of it.
+    Describe how an account was given up, and what mends it; ``beside`` is inserted before that.
     """
     if troubles.stopped:
         return (
@@ -425,7 +429,7 @@ def _of(troubles: RefreshTroubles) -> str:
 
 
 def _failing(reading: AccountReading) -> str:
-    """Says that the refresh fails and how, behind another sentence; empty: it does not."""
+    """Say that the refresh fails and how, behind another sentence; empty: it does not."""
     troubles = reading.troubles
     return (
         f"; its refresh fails: {troubles.outcome} ({troubles.message})"

@@ -89,7 +89,7 @@ def client_facts(
 
 
 def _quarantine_next_ms(jump: Quarantine, now_ms: int) -> int:
-    """When a quarantine is over, or the next of its accounts is asked; 0: at no known time."""
+    """Return when a quarantine ends, or asks the next of its accounts; 0: at no known time."""
     if jump.by_operator:
         return 0
     return (
@@ -100,7 +100,7 @@ def _quarantine_next_ms(jump: Quarantine, now_ms: int) -> int:
 
 
 def _quiet(provider: Provider, record: ClientRecord, now_ms: int) -> dict[str, object]:
-    """What nodes meet with that is no account's matter, as far as they said so lately."""
+    """Gather the troubles that nodes met with lately and that are no account's matter."""
     silences = sorted(record.silences.items())
     heard = [(node, one) for node, one in silences if now_ms - one.last_ms < judgement.HEARD_MS]
     quiet = [
@@ -135,7 +135,7 @@ def _quiet(provider: Provider, record: ClientRecord, now_ms: int) -> dict[str, o
 
 
 def _answered(record: ClientRecord, now_ms: int) -> dict[str, object]:
-    """Answers of all accounts, by kind."""
+    """Count the answers of all accounts, by kind."""
     young = [one for one in record.buckets if one.since_ms >= now_ms - ANSWERED_MS]
     sums = total(young)
     rest = sums.answered - sums.ok - sums.limited - sums.erring - sums.client - sums.refused
@@ -157,7 +157,7 @@ def _answered(record: ClientRecord, now_ms: int) -> dict[str, object]:
 
 
 def _counted(accounts: Mapping[str, int]) -> dict[str, object]:
-    """Accounts by state."""
+    """Count accounts by state."""
     listed = [f"{accounts[state]:,} {state}" for state in LISTED if accounts.get(state)]
     troubled = [state for state in ("failing", "dead", "lost_rotation") if accounts.get(state)]
     return {
@@ -238,7 +238,7 @@ def account_facts(
 def _refusals(
     client: Facts, row: AccountRow, troubles: RefreshTroubles, patience: failures.Patience
 ) -> dict[str, object]:
-    """What refusals of its grant mean, past ones and the next."""
+    """Gather what past refusals of an account's grant mean, and the next one."""
     confirm_s, counted = patience.confirm_s, troubles.refusals
     released = row.stored_ms <= client.record.released_ms > 0
     began_ms, others = troubles.refused_ms or troubles.first_ms, "unknown"
@@ -259,7 +259,7 @@ def _refusals(
 
 
 def _prospect(client: Facts, troubles: RefreshTroubles, confirm_s: float, *, released: bool) -> str:
-    """What another refusal would mean; empty: nothing new."""
+    """Name what another refusal would mean; empty: nothing new."""
     if not (troubles.refusals or class_of(troubles.outcome).ends_grant):
         return ""
     if client.quarantine:
@@ -293,7 +293,9 @@ def away_facts(provider: Provider, account: str, left_ms: int, reason: str, now_
 
 
 def _unix(found: _T, lag_ms: int) -> _T:
-    """The same with its times in unix milliseconds, which are ``lag_ms`` ahead; 0 stays 0."""
+    """
+    Return the same with its times in unix milliseconds, which are ``lag_ms`` ahead; 0 stays 0.
+    """
 
     def moved(name: str, value: Any) -> Any:
         if isinstance(value, msgspec.Struct):

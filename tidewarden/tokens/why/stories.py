@@ -1,7 +1,5 @@
 """
 Reads what is known of an account or a provider, and has its story told, without the store too.
-
-It does so while the store is away, too.
 """
 
 from __future__ import annotations
@@ -29,26 +27,26 @@ class Stories:
 
     def __init__(
         self,
-        ledger: AccountStore,
+        accounts: AccountStore,
         queue_of: Mapping[str, str],
         cache: Cache,
         clock: Clock,
         patience: failures.Patience,
     ) -> None:
-        """``queue_of``: the queues by provider."""
-        self._ledger = ledger
+        """Find each provider's queue in ``queue_of``."""
+        self._accounts = accounts
         self._queue_of = queue_of
         self._cache = cache
         self._clock = clock
         self._patience = patience
 
     async def account(self, provider: Provider, name: str) -> Story:
-        """The story of an account. Raises: NotFound."""
+        """Tell the story of an account. Raises: NotFound."""
         queue = self._queue_of[provider.name]
 
         async def read() -> Story:
             reading, seen = await asyncio.gather(
-                self._ledger.get(queue, name), read_client(queue, self._ledger)
+                self._accounts.get(queue, name), read_client(queue, self._accounts)
             )
             if reading.row is None:
                 raise errors.NotFound(f"there is no account {provider.name}/{name}")
@@ -63,11 +61,11 @@ class Stories:
         return await self._or_away(read, provider, name, left_ms)
 
     async def provider(self, provider: Provider) -> Story:
-        """The story of a provider."""
+        """Tell the story of a provider."""
         queue = self._queue_of[provider.name]
 
         async def read() -> Story:
-            found = await self._ledger.figures(queue)
+            found = await self._accounts.figures(queue)
             record = parse_record(found.client)
             return provider_story(
                 client_facts(provider, record, found.clock_ms, found.lag_ms, found.counts)
@@ -78,7 +76,12 @@ class Stories:
     async def _or_away(
         self, read: Callable[[], Awaitable[Story]], provider: Provider, name: str, left_ms: int
     ) -> Story:
-        """``left_ms``: of the token that this node served last of the account; 0: none lives."""
+        """
+        Tell a story by ``read``, or that the store is away.
+
+        ``left_ms``: how long the token that this node served last of the account still lives; 0: it
+        does not.
+        """
         try:
             async with asyncio.timeout(AWAY_S):
                 return await read()

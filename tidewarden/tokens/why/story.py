@@ -20,7 +20,7 @@ Story = dict[str, Any]
 
 
 def account_story(account: Facts) -> Story:
-    """The story of an account, of :func:`.facts.account_facts`."""
+    """Tell the story of an account from :func:`.facts.account_facts`."""
     client, row, since = account.client, account.row, when(account.since_ms, account.now_ms)
     own, more = [*told("token", account), *own_rows(account)], [*told("account", account)]
     shared = [
@@ -44,17 +44,17 @@ def account_story(account: Facts) -> Story:
 
 
 def own_rows(account: Facts) -> list[Row]:
-    """What is told of an account's failures; none: it does not fail."""
+    """Return the rows about an account's failures; none: it does not fail."""
     return [*told("doubt", account), *told("last", account)] if account.found else []
 
 
 def account_advice(account: Facts) -> str:
-    """What can be done about an account that fails; empty: nothing need be."""
+    """Advise what can be done about an account that fails; empty: nothing need be done."""
     return ". ".join(advised(own_rows(account), account))
 
 
 def provider_story(client: Facts) -> Story:
-    """The story of a provider, of :func:`.facts.client_facts`."""
+    """Tell the story of a provider from :func:`.facts.client_facts`."""
     rows, counted = [*told("client", client)], [*told("accounts", client)]
     nodes = [(node, [*told("node", node)]) for node in client.quiet]
     state = next(row for row in rows if row.state)
@@ -76,7 +76,7 @@ def provider_story(client: Facts) -> Story:
 
 
 def away_story(away: Facts) -> Story:
-    """The story of what is asked about while the store does not answer."""
+    """Tell the story of an account or a provider while the store does not answer."""
     rows = [*told("away", away)]
     return {
         "name": away.name,
@@ -92,7 +92,7 @@ def away_story(away: Facts) -> Story:
 
 
 def _findings(rows: Iterable[Row], facts: Facts) -> Iterator[dict[str, Any]]:
-    """What rows conclude, one of those of a code that follow each other."""
+    """Yield what the rows conclude; rows of one code that follow each other make one finding."""
     for code, group in groupby(rows, key=lambda row: row.code):
         same = list(group)
         if text := _text(same, facts):
@@ -125,7 +125,7 @@ def _next(section: str, facts: Facts) -> dict[str, Any]:
 
 
 def _account_next(account: Facts) -> dict[str, Any]:
-    """What comes next to an account, after what its provider's accounts wait for together."""
+    """Tell what comes next to an account, after what all its provider's accounts wait for."""
     own = _next("account next", account)
     if own["code"] != "after":
         return own

@@ -49,7 +49,7 @@ class Row:
     message: str = ""
 
     def holds(self, facts: Facts) -> bool:
-        """Whether its condition is met."""
+        """Return whether the row's condition is met."""
         for word in self.condition:
             path, _, value = word.removeprefix("!").partition("=")
             found = value_of(path, facts)
@@ -58,13 +58,17 @@ class Row:
         return True
 
     def numbers(self, facts: Facts) -> dict[str, Any]:
-        """Its figures."""
+        """Return the row's figures by their names."""
         named = [figure.rpartition("=")[::2] for figure in self.figures.split()]
         return {name or path.rpartition(".")[2]: value_of(path, facts) for name, path in named}
 
 
 def value_of(path: str, facts: Facts) -> Any:
-    """The fact of that name; of what is None, None. Raises: AttributeError."""
+    """
+    Return the fact of that name; None where a part of the path is None.
+
+    Raises: AttributeError.
+    """
     found: Any = facts
     for name in path.split("."):
         if found is None:
@@ -74,7 +78,7 @@ def value_of(path: str, facts: Facts) -> Any:
 
 
 def told(section: str, facts: Facts) -> Iterator[Row]:
-    """The rows of a section that are told: those that hold, or of one code if it says so."""
+    """Yield the rows of a section that hold; only those of one code if the section says so."""
     rows, one_code = sections()[section]
     taken, seen = "", set()
     for row in rows:
@@ -87,13 +91,17 @@ def told(section: str, facts: Facts) -> Iterator[Row]:
 
 
 def advised(rows: list[Row], facts: Facts) -> list[str]:
-    """What can be done, each once, without the stop at its end."""
+    """Return the rows' advice, each once, without the stop at its end."""
     return [text for text in dict.fromkeys(fill(row.advice, facts) for row in rows) if text]
 
 
 @cache
 def sections() -> dict[str, tuple[list[Row], bool]]:
-    """The rows by section, and whether one code of it is told. Raises: ValueError, TypeError."""
+    """
+    Read the rows by section, and whether one code of it is told.
+
+    Raises: ValueError, TypeError.
+    """
     known = {one.name for one in fields(Row)} - {"code", "condition"}
     found: dict[str, tuple[list[Row], bool]] = {}
     rows: list[Row] = []

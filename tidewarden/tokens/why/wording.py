@@ -11,7 +11,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def span(seconds: float) -> str:
-    """A length of time in its two greatest units: ``2 d 4 h``, ``45 s``."""
+    """Word a length of time in its two greatest units: ``2 d 4 h``, ``45 s``."""
     parts: list[str] = []
     left = max(0, round(seconds))
     for unit, size in _UNITS:
@@ -26,7 +26,7 @@ def span(seconds: float) -> str:
 
 
 def when(unix_ms: int, now_ms: int) -> str:
-    """A time as people read it: ``2026-11-22 14:03:05 UTC (in 2 min)``; 0 is no known time."""
+    """Word a time: ``2026-11-22 14:03:05 UTC (in 2 min)``; 0 is no known time."""
     if not unix_ms:
         return "a time that nobody knows"
     moment = datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -37,7 +37,7 @@ def when(unix_ms: int, now_ms: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 account``, ``2,000 accounts``."""
+    """Count a noun in words: ``1 account``, ``2,000 accounts``."""
     many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else many}"
 

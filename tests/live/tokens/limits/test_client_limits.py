@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.inspect import ledger_of, probing_of, untold_of, version_of
+from support.inspect import accounts_of, probing_of, untold_of, version_of
 from support.manual_clock import ManualClock
 from support.tokens import harness
 
@@ -148,9 +148,9 @@ async def test_one_node_finds_out_and_all_are_held_and_one_probes(bench: Bench) 
     assert other.held
     assert (await other.acquire(3)).requests == 0
     await bench.pass_s(3)
-    leaves = [await node.acquire(3) for node in (first, other)]
-    assert sorted((leave.requests, leave.probe) for leave in leaves) == [(0, False), (1, True)]
-    prober = (first, other)[leaves.index(max(leaves, key=lambda leave: leave.requests))]
+    permits = [await node.acquire(3) for node in (first, other)]
+    assert sorted((permit.requests, permit.probe) for permit in permits) == [(0, False), (1, True)]
+    prober = (first, other)[permits.index(max(permits, key=lambda permit: permit.requests))]
     probing_of(prober).add("b")
     prober.begin("b")
     prober.release(Ended("b", OK))
@@ -364,7 +364,7 @@ async def test_whoever_can_be_saved_now_alone_probes_each_other_time(
         names = {f"a{n}" for n in range(12)}
         for name in names:
             await side.tokens.put(f"p/{name}", {"refresh_token": f"{name}.0"})
-        ledger = ledger_of(side.tokens)
+        ledger = accounts_of(side.tokens)
         shared = NodeLimits(ledger, side.queues.admin, ManualClock(), Random(1), "n0")
         node = ClientLimits(harness.provider("http://127.0.0.1:9/"), QUEUE, shared, PROBE_MS)
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.inspect import (
+    accounts_of,
     answers_of,
     journal_of,
     journal_replay_of,
-    ledger_of,
     under_way_of,
     vault_of,
 )
@@ -69,7 +69,7 @@ class Scene:
                 await asyncio.get_running_loop().create_future()
                 return ""
 
-            ledger_of(one.tokens).stored = away
+            accounts_of(one.tokens).stored = away
             await one.tokens.put("p/a", {"refresh_token": "a.0", **grant})
             await one.tokens.refresh("p/a")
             await asyncio.wait_for(self.held.wait(), 60)
@@ -123,7 +123,7 @@ async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_f
             door(one.tokens.answer_peer) as address,
             scene.other(chosen, address) as two,
         ):
-            stored, refused = ledger_of(two.tokens).stored, asyncio.Event()
+            stored, refused = accounts_of(two.tokens).stored, asyncio.Event()
 
             async def away_once(*args: Any) -> str:
                 if refused.is_set():
@@ -131,7 +131,7 @@ async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_f
                 refused.set()
                 raise StoreDown("it went away just then")
 
-            ledger_of(two.tokens).stored = away_once
+            accounts_of(two.tokens).stored = away_once
             await asyncio.wait_for(refused.wait(), 60)
             assert (await two.tokens.get("p/a", wait_ms=60_000)).access_token == "secret-access-a-1"
     assert endpoint.requests == {"a.0": 1}
@@ -187,7 +187,9 @@ async def test_one_that_knows_nothing_may_have_stored_it_just_now(scene: Scene) 
 
             async def store_first(request: web.Request) -> web.StreamResponse:
                 words = (answer.queue, "a", (1, 1), answer.row, answer.due_ms, answer.deadline_ms)
-                assert await harness.AccountStore.stored(ledger_of(one.tokens), *words) == "STORED"
+                assert (
+                    await harness.AccountStore.stored(accounts_of(one.tokens), *words) == "STORED"
+                )
                 journal_of(one.tokens).stored(answer)
                 under_way_of(journal_replay_of(one.tokens)).asking.clear()
                 return web.Response(body=one.tokens.answer_peer(await request.read()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import journal_of, ledger_of
+from support.inspect import accounts_of, journal_of
 from support.tokens import harness
 from support.tokens.defects import break_once
 
@@ -323,7 +323,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
                 *(side.tokens.put(f"p/a{n}", {"refresh_token": f"a{n}.0"}) for n in range(60))
             )
             endpoint.faults.extend([answers(503, {}), cut] * 5)
-            real, calls = ledger_of(side.tokens).script, 0
+            real, calls = accounts_of(side.tokens).script, 0
 
             async def flaky(name: str, *args: Any) -> Any:
                 nonlocal calls
@@ -334,7 +334,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
                     raise StoreDown("away")
                 return await real(name, *args)
 
-            ledger_of(side.tokens).script = flaky
+            accounts_of(side.tokens).script = flaky
             side.go()
 
             async def all_fresh() -> bool:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from support.inspect import (
+    accounts_of,
     journal_of,
-    ledger_of,
     note_outcome,
     owed_of,
     pools_of,
@@ -367,7 +367,7 @@ async def test_what_is_owed_to_the_store_is_not_taken_for_nothing_that_was_sent(
             raise errors.NoQuorum("not on enough stores in time")
 
         with monkeypatch.context() as patch:
-            patch.setattr(ledger_of(refresher), "failed", missed)
+            patch.setattr(accounts_of(refresher), "failed", missed)
             assert await note_outcome(
                 refresher, first, Step("retry", 1.0, RefreshTroubles(doubts=1))
             )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import ledger_of, token_endpoint_of
+from support.inspect import accounts_of, token_endpoint_of
 from support.tokens import harness
 
 from tidewarden.tokens.refresh import pool as pool_module
@@ -45,7 +45,7 @@ async def test_an_answer_outlives_a_store_that_is_away(
                 return ""
 
             monkeypatch.setattr(pool_module, "STOP_S", 0.1)
-            ledger_of(side.tokens).stored = away
+            accounts_of(side.tokens).stored = away
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await asyncio.wait_for(gone.wait(), 60)
         async with harness.node(valkey, tmp_path, chosen, boot=2, go=False) as again:
@@ -75,7 +75,7 @@ async def test_the_intent_of_a_node_that_died_is_resolved_by_its_journal(
                 await asyncio.get_running_loop().create_future()
                 return ""
 
-            ledger_of(one.tokens).stored = away
+            accounts_of(one.tokens).stored = away
             await one.tokens.put("p/a", {"refresh_token": "a.0"})
             await asyncio.wait_for(held.wait(), 60)
         (tmp_path / "b").mkdir()
@@ -108,7 +108,7 @@ async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
                 await asyncio.get_running_loop().create_future()
                 return False
 
-            ledger_of(one.tokens).failed = dies
+            accounts_of(one.tokens).failed = dies
             await one.tokens.put("p/a", {"refresh_token": "a.0"})
             await asyncio.wait_for(died.wait(), 60)
         (tmp_path / "b").mkdir()

@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from support.inspect import ledger_of
+from support.inspect import accounts_of
 from support.tokens import harness
 
 from tidewarden import errors
@@ -76,13 +76,13 @@ async def test_a_grant_that_was_put_meanwhile_is_asked_with_and_not_the_old_one(
     async with harness.endpoint(grace=True) as endpoint:
         endpoint.faults.append(cut)
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, **GRACED)) as side:
-            renew = ledger_of(side.tokens).renew
+            renew = accounts_of(side.tokens).renew
 
             async def late(*args: Any) -> bool:
                 await side.tokens.put("p/a", {"refresh_token": "b.0"})
                 return await renew(*args)
 
-            ledger_of(side.tokens).renew = late  # type: ignore[method-assign]
+            accounts_of(side.tokens).renew = late  # type: ignore[method-assign]
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             assert (await in_state(side, "fresh"))["grant"] == 2
     assert endpoint.requests == {"a.0": 1, "b.0": 1}
@@ -100,7 +100,7 @@ async def test_nothing_is_sent_again_while_the_store_does_not_say_that_the_inten
                 asked.append(endpoint.requests["a.0"])
                 raise errors.StoreDown("not now")
 
-            ledger_of(side.tokens).renew = away  # type: ignore[method-assign]
+            accounts_of(side.tokens).renew = away  # type: ignore[method-assign]
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await in_state(side, "fresh")
     assert asked == [1]
