@@ -26,21 +26,14 @@ over.
 LIMIT = 0.8 * NEED
 
 
-async def test_a_rate_follows_what_is_answered_well(
-    oidc: Callable[..., Any], valkey: Any, tmp_path: Path
-) -> None:
-    """
-    A short look, in which one 429 more or less is a hundredth. Its beginning may still be below the
-    limit, as the first 429s cut the rate: 0.6 to 1.0 of it were seen to be used.
-    """
-    await scene(oidc, valkey, tmp_path, 1, 0.5, 0.12)
-
-
 @pytest.mark.soak
 async def test_a_rate_stays_at_what_is_answered_well(
     oidc: Callable[..., Any], valkey: Any, tmp_path: Path
 ) -> None:
-    """Two minutes."""
+    """
+    Two minutes: a shorter look shows how fast the machine is. ``unit/tokens/limits/test_judgement``
+    plays the like in no time.
+    """
     await scene(oidc, valkey, tmp_path, 10, 0.9, 0.07)
 
 
