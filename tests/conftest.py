@@ -410,7 +410,7 @@ async def node(valkey: StoreServer) -> AsyncIterator[MakeNode]:
         link = StoreConnection(
             url or valkey.url, f"{name}-data", clock, on_up=loading(valkey, scripts, url)
         )
-        await link.start()
+        await link.start(wait_s=60)
         if views:
             await link.call("SET", f"{{{CLUSTER}}}:view", 1, "NX")
         queues = Queues(config, link, scripts, clock, views=views, system_queues=system_queues())

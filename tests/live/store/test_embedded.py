@@ -375,7 +375,7 @@ async def joined(url: str, config: Store) -> AsyncIterator[tuple[StoreConnection
     """A link of a node with this configuration, and its group commits."""
     clock = SystemClock()
     data = StoreConnection(url, "data", clock)
-    await data.start()
+    await data.start(wait_s=60)
     server = await check_store(data, "c")
     assert server.views
     commits = Durability(

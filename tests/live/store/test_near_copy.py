@@ -56,7 +56,7 @@ async def seat(pair: NearPair, *, library: bool = True) -> AsyncIterator[Seat]:
     config = load(None, {}, {"cluster.name": CLUSTER})
     scripts, clock = queue_scripts(library=library), SystemClock()
     link = StoreConnection(pair.store.url, "n0-data", clock)
-    await link.start()
+    await link.start(wait_s=60)
     await scripts.use_library(link, library)
     await link.call("SET", f"{{{CLUSTER}}}:view", 1)
     near = pair.near(scripts)

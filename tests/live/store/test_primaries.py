@@ -273,7 +273,7 @@ async def test_every_primary_is_checked(clean: ClusterSet, route: ClusterClient)
     finally:
         clean.client(clean.ports[1]).config_set("maxmemory-policy", "noeviction")
     one = StoreConnection(route.each()[0].url, "t", SystemClock())
-    await one.start()
+    await one.start(wait_s=60)
     with pytest.raises(ConfigError, match=r"redis\+cluster://"):
         await check_store(one, "t")
     await one.stop()

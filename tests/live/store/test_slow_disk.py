@@ -74,7 +74,7 @@ async def joined(
 ) -> AsyncIterator[tuple[StoreConnection, Durability]]:
     """A node's link and its group commits."""
     data = StoreConnection(url, "data", CLOCK)
-    await data.start()
+    await data.start(wait_s=60)
     server = await check_store(data, "c")
     commits = Durability(
         config,

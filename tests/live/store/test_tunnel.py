@@ -215,7 +215,7 @@ def test_a_connection_of_a_node_to_another_nodes_store(tmp_path: Path) -> None:
         async with pair(tmp_path) as (first, second):
             url = store_url(second.node, first.address, "default", PASSWORD)
             link = StoreConnection(url, "a-node", SystemClock())
-            await link.start()
+            await link.start(wait_s=60)
             try:
                 assert await link.call("SET", "k", "v") == b"OK"
                 many = [link.call("SET", f"k{n}", "x" * 10_000) for n in range(1000)]

@@ -30,7 +30,7 @@ async def door(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[Any]:
     scripts = queue_scripts
     clock = SystemClock()
     link = StoreConnection(valkey.url, "test", clock, on_up=loading(valkey, scripts))
-    await link.start()
+    await link.start(wait_s=60)
     queues = Queues(Config(), link, scripts, clock, views=False, system_queues=system_queues())
     queues.catalog.holder = "n0.1"
     async with doubles.Door(queues=queues) as door:

@@ -56,7 +56,7 @@ def test_info_parses_with_comments_and_rubbish() -> None:
 @pytest.fixture
 async def link(valkey) -> AsyncIterator[StoreConnection]:  # type: ignore[no-untyped-def]
     link = StoreConnection(valkey.url, "test", SystemClock())
-    await link.start()
+    await link.start(wait_s=60)
     yield link
     await link.stop()
 

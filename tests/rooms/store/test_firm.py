@@ -38,7 +38,7 @@ def with_aof(valkey: StoreServer) -> Iterator[redis.Redis]:
 @pytest.fixture
 async def data(valkey: StoreServer) -> AsyncIterator[StoreConnection]:
     link = StoreConnection(valkey.url, "data", SystemClock())
-    await link.start()
+    await link.start(wait_s=60)
     yield link
     await link.stop()
 

@@ -31,7 +31,7 @@ async def test_one_who_cannot_be_told_keeps_nobody_waiting(
     valkey: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     link = StoreConnection(valkey.url, "test", SystemClock())
-    await link.start()
+    await link.start(wait_s=60)
     try:
         link.send(pack(("BLPOP", "nothing", 60)), Faulty())
         after = link.call("PING")

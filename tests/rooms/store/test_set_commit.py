@@ -456,7 +456,7 @@ async def test_a_store_that_follows_another_is_no_fault_of_the_configuration(
 ) -> None:
     """The node that looks would end otherwise, in the middle of a failover."""
     link = StoreConnection(stores.servers.url(stores.port_of(N1)), "look", SystemClock())
-    await link.start()
+    await link.start(wait_s=60)
     with pytest.raises(StoreDown, match="a failover is under way"):
         await check_store(link, "tw", replicated=True)
     with pytest.raises(ConfigError, match="it is a slave"):

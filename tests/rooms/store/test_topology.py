@@ -88,7 +88,7 @@ async def test_a_server_of_another_cluster_is_not_heard_and_said_so() -> None:
 
 async def test_a_server_that_is_no_cluster_is_said_so(valkey) -> None:  # type: ignore[no-untyped-def]
     link = StoreConnection(valkey.url, "t", SystemClock())
-    await link.start()
+    await link.start(wait_s=60)
     topology = Topology("redis+cluster://127.0.0.1:1", "t", SystemClock())
     await ask_one(topology, "127.0.0.1:1", link)
     assert "cluster support disabled" in topology.why()

@@ -47,7 +47,7 @@ async def queues(valkey: Any, queue_scripts: Scripts) -> AsyncIterator[HookedQue
     config = load(None, {}, {"cluster.name": CLUSTER})
     scripts = queue_scripts
     link = StoreConnection(valkey.url, "test", SystemClock(), on_up=loading(valkey, scripts))
-    await link.start()
+    await link.start(wait_s=60)
     queues = HookedQueues(config, link, scripts, SystemClock(), views=False, system_queues={})
     queues.hook()
     queues.catalog.holder = LEADER

@@ -119,7 +119,7 @@ class Seat:
 
     async def start(self) -> None:
         """Connect and build."""
-        await self.data.start()
+        await self.data.start(wait_s=60)
         self.server = await check_store(self.data, CLUSTER)
         beside: Callable[[StoreConnection], StoreConnection] = lambda _: StoreConnection(  # noqa: E731
             self._commit_url, "commit", self.clock

@@ -147,7 +147,7 @@ class ReplicatedSeat:
 
     async def start(self) -> None:
         """Connect and build."""
-        await self.data.start()
+        await self.data.start(wait_s=60)
         server = await check_store(self.data, CLUSTER, replicated=True)
         self.commits = Durability(
             self.config.store,

@@ -184,7 +184,7 @@ async def node(
     )
     scripts = queue_scripts()
     link = StoreConnection(store.url, name, SystemClock(), on_up=loading(store, scripts))
-    await link.start()
+    await link.start(wait_s=60)
     copy = near(scripts) if near is not None else None
     made = system_queues(clustered=clustered)
     queues = Queues(config, link, scripts, clock, views=False, system_queues=made, near=copy)
@@ -195,7 +195,7 @@ async def node(
             queues.wakeups.heard(push[1], push[2])
 
     heard = StoreConnection(store.url, f"{name}-heard", SystemClock(), on_message=hear)
-    await heard.start()
+    await heard.start(wait_s=60)
     await heard.call("SUBSCRIBE", f"{{t}}:wake:{queues.catalog.holder}", "{t}:queues")
 
     reading = copy.connected() if copy is not None else contextlib.nullcontext()

@@ -395,3 +395,30 @@ async def test_leases_whose_end_is_sent_again_are_no_strays(seat: Seat) -> None:
     await settle(seat)
     assert [await first, await second] == [1, 1]
     assert not list(seat.shard.leases())
+
+
+async def test_those_whose_time_has_passed_are_told_together(
+    seat: Seat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    time, later_s = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: time() + later_s[0])
+    first = seat.shard.put("a", "", b"1")
+    await turn()
+    second = seat.shard.put("b", "", b"1")
+    seat.lane.answer(NOTHING)
+    await turn()
+    moved(seat)
+    await settle(seat)
+    sent = len(serials([one for link in [seat.data, *seat.lanes.links] for one in link.sent]))
+    later_s[0] = 2 * call_sequence.AGAIN_S
+    owing(seat).lose()
+    await turn()
+    for put in (first, second):
+        assert put.done()
+        with pytest.raises(StoreDown, match="the connection was lost"):
+            await put
+    assert sent == len(
+        serials([one for link in [seat.data, *seat.lanes.links] for one in link.sent])
+    )
+    assert (seat.shard.idle, list(seat.shard.leases())) == (True, [])

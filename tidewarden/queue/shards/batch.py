@@ -222,16 +222,20 @@ class BatchCall:
         self._shard.send_next()
 
     def _failed(self, error: BaseException) -> None:
-        parts = self.parts
         told = self._shard.takes_back(self, error)
         if told is None:
             self._shard.on_error((), error)
-        elif parts is not None and told is self.doubt:
-            self._shard.on_error((), told)
-            self._tell(told, parts)
         else:
-            self._shard.refused(told)
-            self._shard.on_error(self._batches, told)
+            self.give_up(told)
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell that it was refused, or why nobody knows; where it has run, what was taken there."""
+        if self.parts is not None and error is self.doubt:
+            self._shard.on_error((), error)
+            self._tell(error, self.parts)
+        else:
+            self._shard.refused(error)
+            self._shard.on_error(self._batches, error)
 
     def _ran_before(self, said: int, pending: PendingReply | None) -> None:
         """It was sent again, and had run before: most of its answers follow from that."""

@@ -77,6 +77,12 @@ class Sender(Protocol):
     def send_again(self, call: Any) -> None:
         """Send a call that was sent before."""
 
+    def give_up(self, call: Any, error: BaseException) -> None:
+        """Tell that a call is not sent again."""
+
+    def send_next(self) -> None:
+        """Send what has waited."""
+
 
 class CallSequence:
     """
@@ -137,6 +143,10 @@ class CallSequence:
             return
         if len(self._again) < len(self._under) or not self._shard.idle:
             return
+        self._give_up_late()
+        if not self._again:
+            self._shard.send_next()
+            return
         self._again.sort(key=lambda call: call.order)
         first = self._again.pop(0)
         if first.serial is None and first.name in NUMBERED:
@@ -146,6 +156,16 @@ class CallSequence:
             for call in self._again:
                 call.serial = call.doubt = call.parts = None
         self._shard.send_again(first)
+
+    def _give_up_late(self) -> None:
+        """Tell those whose time has passed while others were sent before them."""
+        now = asyncio.get_running_loop().time()
+        for call in [one for one in self._again if one.until <= now]:
+            self._again.remove(call)
+            self._under.pop(call, None)
+            self._shard.give_up(call, call.doubt or NoQuorum(NOT_REACHED))
+        if not self._under:
+            self._stream = 0
 
     def take_back(
         self, call: SequencedCall, error: BaseException, parts: Sequence[Any] | None = None

@@ -381,6 +381,11 @@ class Shard:
         call.answered = False
         self._call(call.name, call.args, call)
 
+    def give_up(self, call: BatchCall, error: BaseException) -> None:
+        """Tell that a call is not sent again."""
+        self._flying += 1
+        call.give_up(error)
+
     def leases(self) -> Iterator[tuple[str, int]]:
         """
         List ids and numbers of leases that are in answers not handed out yet, or are to end.

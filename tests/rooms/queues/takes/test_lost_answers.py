@@ -255,7 +255,7 @@ async def test_the_sweep_looks_where_an_answer_was_lost(node: Any) -> None:
 @pytest.fixture
 async def other_link(node: Any, valkey: Any) -> AsyncIterator[StoreConnection]:
     link = StoreConnection(valkey.url, "n0-sweep", SystemClock())
-    await link.start()
+    await link.start(wait_s=60)
     yield link
     await link.stop()
 
