@@ -263,10 +263,11 @@ class Take:
         """Note that a question was refused, or that its outcome is unknown."""
         if isinstance(error, Unconfirmed) and error.item:
             give_back(taken_from(shard, error.item), [shard] * len(error.item))
-        if isinstance(error, Unconfirmed) and error.item and not shard.holding.flies:
-            self._trouble = error
-            self._end(error=error)
-        elif isinstance(error, Resharded) and self._waits:
+            if not shard.holding.flies:
+                self._trouble = error
+                self._end(error=error)
+                return
+        if isinstance(error, Resharded) and self._waits:
             # these shards are the queue's no longer: whoever waits here asks again
             self._trouble = None
             self._time_over()

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, sleep_or
 from tidewarden.errors import Error
 from tidewarden.queue import Queues, Session
 from tidewarden.server.access.admission import AdmissionControl
@@ -86,13 +86,10 @@ class Peers(Generic[Connected]):
 
     async def until(self, clock: Clock, settled: Callable[[], bool], limit_s: float) -> None:
         """Wait until that is so, ``limit_s`` seconds at most."""
-        limit = asyncio.ensure_future(sleep(clock, limit_s))
-        while not limit.done() and not settled():
+        until = clock.monotonic() + limit_s
+        while clock.monotonic() < until and not settled():
             self.settled.clear()
-            change = asyncio.ensure_future(self.settled.wait())
-            await asyncio.wait((limit, change), return_when=asyncio.FIRST_COMPLETED)
-            change.cancel()
-        limit.cancel()
+            await sleep_or(self.settled, clock, until)
 
     async def give_back(self, clock: Clock) -> int:
         """Wait until all have gone and their sessions have ended; return how many have not."""

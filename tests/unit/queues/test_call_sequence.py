@@ -17,6 +17,9 @@ from tidewarden.queue.shards.resharding import Resharded
 from tidewarden.store.durability.set_commit import ANSWERS
 from tidewarden.store.reply_errors import error_of
 
+ROW = [b"a", 5, b"1", 1, 0, 0, 0]
+"""Of a task that was taken."""
+
 
 @pytest.fixture
 async def seat() -> Seat:
@@ -29,16 +32,52 @@ def serials(sent: list[bytes]) -> list[tuple[int, int]]:
     return [(int(stream), int(number)) for stream, number in found]
 
 
+def links_of(seat: Seat) -> list[HandLink]:
+    """All connections to the store."""
+    return [seat.data, *seat.lanes.links]
+
+
+def all_sent(seat: Seat) -> list[bytes]:
+    """What was sent on any of them."""
+    return [one for link in links_of(seat) for one in link.sent]
+
+
+async def put_and_take(seat: Seat) -> tuple[asyncio.Future[Any], asyncio.Future[Any]]:
+    """A put and a take in one call, whose answers wait to be confirmed."""
+    put, taken = seat.shard.put("a", "", b"1"), asyncio.get_running_loop().create_future()
+    seat.shard.take(taken, 1, 0, 0)
+    await turn()
+    seat.lane.answer([7, -1, 0, [[1], [[ROW]]]])
+    await turn()
+    return put, taken
+
+
+async def held_and_lost(
+    seat: Seat,
+) -> tuple[asyncio.Future[Any], HandLink, asyncio.Future[Any]]:
+    """A put whose answer waits to be confirmed, on that lane, and one that is lost behind it."""
+    first = seat.shard.put("a", "", b"1")
+    await turn()
+    lane = seat.lane
+    second = seat.shard.put("b", "", b"1")
+    lane.answer(NOTHING)
+    await turn()
+    (other,) = (link for link in seat.lanes.under_way if link is not lane)
+    other.lose()
+    return first, lane, second
+
+
 def owing(seat: Seat) -> HandLink:
     """The one connection on which a numbered call waits for its answer."""
-    links = [seat.data, *seat.lanes.links]
-    (link,) = (one for one in links if len(one.waiting) % ANSWERS and serials(one.sent[-1:]))
+    (link,) = (
+        one for one in links_of(seat) if len(one.waiting) % ANSWERS and serials(one.sent[-1:])
+    )
     return link
 
 
 def moved(seat: Seat) -> None:
     """Another server has taken over, and all connections lead there."""
-    for link in [seat.data, *seat.lanes.links]:
+    for link in links_of(seat):
         link.view, link.run_id = link.view + 1, f"r{link.view + 1}"
         link.lose()
 
@@ -100,19 +139,13 @@ async def test_what_does_not_follow_is_not_known(seat: Seat, said: int, sure: st
 
 
 async def test_an_answer_that_a_new_primary_may_lack_is_asked_for_again(seat: Seat) -> None:
-    put, taken = seat.shard.put("a", "", b"1"), asyncio.get_running_loop().create_future()
-    seat.shard.take(taken, 1, 0, 0)
-    await turn()
-    row = [b"a", 5, b"1", 1, 0, 0, 0]
-    lane = seat.lane
-    lane.answer([7, -1, 0, [[1], [[row]]]])
-    await turn()
+    put, taken = await put_and_take(seat)
     moved(seat)
     await settle(seat)
     assert list(seat.shard.leases()) == [("a", 5)], "nobody else may take it for lost"
     owing(seat).answer(error_of("APPLIED 0"))
     await settle(seat)
-    assert [await put, await taken] == [1, [row]]
+    assert [await put, await taken] == [1, [ROW]]
     assert list(seat.shard.leases()) == []
 
 
@@ -125,9 +158,7 @@ async def test_what_a_new_primary_lacks_is_run_there_in_order(seat: Seat) -> Non
     moved(seat)
     second = seat.shard.ack("b", 5)
     await turn()
-    stream, number = serials(
-        [*seat.data.sent, *(one for link in seat.lanes.links for one in link.sent)]
-    )[-1]
+    stream, number = serials(all_sent(seat))[-1]
     assert number == 2
     owing(seat).answer(error_of("GAP 0"))
     await settle(seat)
@@ -146,17 +177,10 @@ async def test_what_a_new_primary_lacks_is_run_there_in_order(seat: Seat) -> Non
 
 
 async def test_nothing_new_is_sent_before_what_is_sent_again(seat: Seat) -> None:
-    first = seat.shard.put("a", "", b"1")
-    await turn()
-    lane = seat.lane
-    held = seat.shard.put("b", "", b"1")
-    lane.answer(NOTHING)
-    await turn()
-    (other,) = (link for link in seat.lanes.under_way if link is not lane)
-    other.lose()
+    first, lane, second = await held_and_lost(seat)
     new = seat.shard.put("c", "", b"1")
     await turn()
-    sent = b"".join([*seat.data.sent, *(one for link in seat.lanes.links for one in link.sent)])
+    sent = b"".join(all_sent(seat))
     assert (sent.count(b"queue_put"), b"\r\nc\r\n" in sent) == (2, False), (
         "the first may be lost, too"
     )
@@ -168,7 +192,7 @@ async def test_nothing_new_is_sent_before_what_is_sent_again(seat: Seat) -> None
     assert b"\r\nc\r\n" in owing(seat).sent[-1]
     owing(seat).answer(NOTHING)
     await settle(seat)
-    assert [await held, await new] == [1, 1]
+    assert [await second, await new] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -299,26 +323,21 @@ async def test_once_a_part_was_told_the_call_is_sent_no_more(seat: Seat) -> None
     owing(seat).answer(error_of("APPLIED 1"))
     with pytest.raises(StoreDown):
         await put
-    sent = sum(len(link.sent) for link in [seat.data, *seat.lanes.links])
+    sent = len(serials(all_sent(seat)))
     moved(seat)
     await settle(seat)
     with pytest.raises(Unconfirmed):
         await ack
-    assert not serials([one for link in [seat.data, *seat.lanes.links] for one in link.sent][sent:])
+    assert len(serials(all_sent(seat))) == sent
 
 
 async def test_tasks_of_an_answer_that_cannot_be_had_again_are_given_back(seat: Seat) -> None:
-    put, taken = seat.shard.put("a", "", b"1"), asyncio.get_running_loop().create_future()
-    seat.shard.take(taken, 1, 0, 0)
-    await turn()
-    row = [b"a", 5, b"1", 1, 0, 0, 0]
-    seat.lane.answer([7, -1, 0, [[1], [[row]]]])
-    await turn()
+    put, taken = await put_and_take(seat)
     moved(seat)
     await settle(seat)
     owing(seat).answer(error_of("GAP 9"))
     await settle(seat)
-    for asked, item in ((put, 1), (taken, [row])):
+    for asked, item in ((put, 1), (taken, [ROW])):
         with pytest.raises(Unconfirmed) as told:
             await asked
         assert told.value.item == item
@@ -350,31 +369,22 @@ async def test_what_never_ran_is_repeated_in_a_new_cut(seat: Seat) -> None:
 
 
 async def test_a_script_by_itself_stays_behind_what_is_sent_again(seat: Seat) -> None:
-    first = seat.shard.put("a", "", b"1")
-    await turn()
-    lane = seat.lane
-    held = seat.shard.put("b", "", b"1")
-    lane.answer(NOTHING)
-    await turn()
-    (other,) = (link for link in seat.lanes.under_way if link is not lane)
-    other.lose()
+    first, lane, second = await held_and_lost(seat)
     await turn()
     later, peek = seat.shard.put("c", "", b"1"), seat.shard.run("queue.delete", ("c",))
     await turn()
 
     def sent(what: bytes) -> int:
-        links = [seat.data, *seat.lanes.links]
-        return sum(one.count(what) for link in links for one in link.sent)
+        return b"".join(all_sent(seat)).count(what)
 
     assert (sent(b"queue_delete"), sent(b"\r\nc\r\n")) == (0, 0)
     lane.confirm()
     await turn()
     owing(seat).answer(NOTHING)
     await settle(seat)
-    assert [await first, await held] == [1, 1]
+    assert [await first, await second] == [1, 1]
     assert sent(b"queue_delete") == 1
-    links = [link for link in [seat.data, *seat.lanes.links] if link.waiting]
-    for link in links:
+    for link in [one for one in links_of(seat) if one.waiting]:
         link.answer(*[NOTHING] * (len(link.waiting) % ANSWERS))
     await settle(seat)
     assert [await later, await peek] == [1, [1]]
@@ -410,7 +420,7 @@ async def test_those_whose_time_has_passed_are_told_together(
     await turn()
     moved(seat)
     await settle(seat)
-    sent = len(serials([one for link in [seat.data, *seat.lanes.links] for one in link.sent]))
+    sent = len(serials(all_sent(seat)))
     later_s[0] = 2 * call_sequence.AGAIN_S
     owing(seat).lose()
     await turn()
@@ -418,7 +428,5 @@ async def test_those_whose_time_has_passed_are_told_together(
         assert put.done()
         with pytest.raises(StoreDown, match="the connection was lost"):
             await put
-    assert sent == len(
-        serials([one for link in [seat.data, *seat.lanes.links] for one in link.sent])
-    )
+    assert len(serials(all_sent(seat))) == sent
     assert (seat.shard.idle, list(seat.shard.leases())) == (True, [])

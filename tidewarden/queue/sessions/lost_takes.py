@@ -132,8 +132,7 @@ class LostTakes:
         """
         Release leases that no session knows of; returns how many ran still.
 
-        An ack of one of them that was added before, and is not sent yet, goes first: then nothing
-        is found.
+        None of them has an ack that was made and is not answered: that would be known.
         """
         now = self._current(shard)
         if not leases or now is None:
