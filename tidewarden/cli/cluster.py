@@ -222,7 +222,7 @@ def confirm(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson =
 @app.command("discarded")
 def discarded(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False) -> None:
     """
-    List the diverged data that stores set aside before they took the primary's.
+    List the data that stores set aside before they took the primary's.
 
     Asks one node for the members, then each of them. Each keeps two; delete them when you know that
     nothing in them is missed.

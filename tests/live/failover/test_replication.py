@@ -124,6 +124,27 @@ async def test_the_primary_is_handed_over(nodes: ReplicatingNodes) -> None:
     await nodes.until(lambda: not list((old.folder / "discarded").glob("*")))
 
 
+async def test_a_log_that_cannot_be_read_is_set_aside_for_the_primarys(
+    nodes: ReplicatingNodes,
+) -> None:
+    """The primary's, whose place another has taken by then."""
+    await nodes.write("a", "1")
+    old, view = nodes.primary, nodes.facts.view
+    (log,) = old.folder.glob("appendonlydir/*.incr.aof")
+    begin = log.stat().st_size
+    await nodes.write("b", "2")
+    with log.open("r+b") as file:
+        file.seek(begin)
+        file.write(b"garbage")
+    old.kill_store()
+    await nodes.until(lambda: nodes.is_open(view + 1))
+    await nodes.in_sync(*nodes.nodes)
+    assert await old.call("MGET", "a", "b") == ["1", "2"]
+    assert old.replication is not None
+    (kept,) = await old.replication.discarded()
+    assert b"garbage" in (Path(kept["path"]) / log.name).read_bytes()
+
+
 async def test_a_hand_over_that_cannot_be_is_refused_in_words(nodes: ReplicatingNodes) -> None:
     primary = nodes.primary
     assert primary.replication is not None

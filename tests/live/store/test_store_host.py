@@ -18,6 +18,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from support.cluster.harness import background
 from support.run.processes import alive
 from support.store.running_store import RunningStore, look
 
@@ -26,7 +27,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.config.load import Store
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.store.child_process import FolderInUse
-from tidewarden.store.embedded import lineage
+from tidewarden.store.embedded import damaged_log, lineage
 from tidewarden.store.embedded.credentials import DAEMON, READER, REPLICA, StoreCredentials
 from tidewarden.store.embedded.server import EmbeddedStore, store_password
 from tidewarden.store.embedded.store_host import StoreHost
@@ -247,6 +248,61 @@ async def test_killed_it_runs_again_at_once_with_its_data_and_continues(make: Ma
     assert told[1].startswith("store runs again (pid ")
     watch.cancel()
     await asyncio.gather(watch, return_exceptions=True)
+
+
+async def damaged(host: StoreHost, zeros: int = 0) -> tuple[Path, int]:
+    """Write something into its log behind ``kept``, or zeros; kill it. Returns: the log, where."""
+    promote(host)
+    with client(host) as daemon:
+        daemon.set("kept", "1")
+        (log,) = host.folder.glob("appendonlydir/*.incr.aof")
+        begin = log.stat().st_size
+        daemon.set("behind", "1")
+    data = log.read_bytes()
+    log.write_bytes(data[:begin] + (bytes(zeros) or b"garbage") + data[begin:])
+    os.kill(host.pid or 0, signal.SIGKILL)
+    return log, begin
+
+
+async def test_zeros_that_a_full_disk_left_in_its_log_cost_nothing(make: Maker) -> None:
+    host = make(config=Store(fsync="always"))
+    await host.start()
+    async with background(host.run()):
+        word = host.incarnation
+        log, _ = await damaged(host, zeros=4096)
+        with client(host) as daemon:
+            await eventually(lambda: host.pid and values(daemon) == ["1", "1"])
+        assert b"\0" not in log.read_bytes()
+        assert word in start_of(host).continues
+
+
+async def test_a_log_that_cannot_be_read_is_left_alone_and_no_members_once_mended(
+    make: Maker,
+) -> None:
+    """Whoever mends it by hand cuts off what was acknowledged."""
+    host = make(config=Store(fsync="always"))
+    await host.start()
+    async with background(host.run()):
+        word = host.incarnation
+        log, begin = await damaged(host)
+        before = log.read_bytes()
+        why = await eventually(lambda: damaged_log.told(host.folder))
+        assert str(log) in why
+        restarts = host.restarts
+        await eventually(lambda: host.restarts > restarts)
+        assert log.read_bytes() == before
+        os.truncate(log, begin)
+        with client(host) as daemon:
+            await eventually(lambda: host.pid and values(daemon) == ["1", None])
+        assert word not in start_of(host).continues
+
+
+def values(daemon: redis.Redis) -> list[str | None] | None:
+    """``kept`` and ``behind``; None: it does not answer."""
+    try:
+        return list(daemon.mget("kept", "behind"))
+    except redis.RedisError:
+        return None
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,13 @@ class SmallDisk:
         )
         self._ballast = folder / "ballast"
 
-    def fill(self) -> None:
-        """Not a byte is left."""
-        with contextlib.suppress(OSError), self._ballast.open("ab", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
+    def fill(self, free_bytes: int = 0) -> None:
+        """Not a byte is left, or so many are."""
+        with self._ballast.open("ab", buffering=0) as file:
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+            file.truncate(file.tell() - free_bytes)
 
     def free(self) -> None:
         """There is room again."""

@@ -12,8 +12,9 @@ from pathlib import Path
 from tidewarden.clock import Clock
 from tidewarden.errors import StoreDown
 from tidewarden.raft.store_facts import StoreFacts, StoreMember, set_text
+from tidewarden.store.embedded import discarded
 
-from . import discarded, next_role
+from . import next_role
 from .awake_time import AwakeTime
 from .local_store import LocalStore, format_fault
 from .raft_stores import RaftStores
@@ -218,15 +219,22 @@ class Follower:
     def _missed(self, facts: StoreFacts | None, error: Exception) -> None:
         """Note that the store did not answer, or refused an order."""
         state = self.state
-        if state.why != str(error):
-            log.warning("own store: %s", error)
-        state.why = str(error)
+        why = self._store.log_damage() or str(error)
+        if state.why != why:
+            log.warning("own store: %s", why)
+        state.why = why
         silent_s = self._awake.since(state.answered_s)
         if self._store.connected and silent_s <= self._silent_s:
             return
         state.look = None
-        if facts is not None and facts.primary == self._member.name:
+        if facts is None:
+            return
+        if facts.primary == self._member.name:
             state.another_please = True
+        elif next_role.is_open(facts, self._report_of(facts.primary)) and self._store.give_up_log():
+            self._on_event(
+                f"{self._member.name}'s store begins empty, and copies the primary: {why}"
+            )
 
     def report(
         self, facts: StoreFacts | None, *, fsync: str, address: str, gives_up: str, leaving: bool

@@ -10,7 +10,7 @@ from pathlib import Path
 from tidewarden.config.settings import Store
 from tidewarden.raft.store_facts import StoreMember
 from tidewarden.store.durability.view_library import LIBRARY, open_command
-from tidewarden.store.embedded import lineage
+from tidewarden.store.embedded import damaged_log, lineage
 from tidewarden.store.embedded.control_link import ControlLink, ReplyError, refuse_errors
 from tidewarden.store.preflight import FORMATS, FSYNC_KEY
 
@@ -151,6 +151,14 @@ class LocalStore:
         Return whether the store was about to replace its data since they were noted to be whole.
         """
         return (self.folder / lineage.MARKER).exists()
+
+    def log_damage(self) -> str:
+        """Return why the store cannot read its log; empty: it can, as far as is known."""
+        return damaged_log.told(self.folder)
+
+    def give_up_log(self) -> bool:
+        """Allow a log that cannot be read to be set aside; return whether there is one."""
+        return damaged_log.give_up(self.folder)
 
     @property
     def connected(self) -> bool:

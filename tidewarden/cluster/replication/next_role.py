@@ -89,6 +89,16 @@ def serves(facts: StoreFacts, look: StoreLook) -> bool:
     )
 
 
+def is_open(facts: StoreFacts, primary: StoreReport | None) -> bool:
+    """Return whether the facts' primary is open, by what its node reports, and can be reached."""
+    return (
+        primary is not None
+        and primary.serves_view == facts.view
+        and primary.incarnation == facts.incarnation
+        and bool(primary.address)
+    )
+
+
 def _as_primary(own: str, facts: StoreFacts, look: StoreLook, let_in: bool) -> Step:
     if StoreMember(own, look.incarnation) != facts.primary_member:
         if look.role == "master":
@@ -112,12 +122,7 @@ def _as_another(
     primary: StoreReport | None,
     followed: tuple[int, bool],
 ) -> Step:
-    opened = (
-        primary is not None
-        and primary.serves_view == facts.view
-        and primary.incarnation == facts.incarnation
-        and bool(primary.address)
-    )
+    opened = is_open(facts, primary)
     view, same_place = followed
     if not look.follows_nobody:
         # A process before this one let it follow that address, where now the primary is open.

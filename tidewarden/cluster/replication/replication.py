@@ -22,10 +22,9 @@ from tidewarden.config.load import Config
 from tidewarden.duties import Duties
 from tidewarden.errors import Error, StoreDown
 from tidewarden.raft.store_facts import StoreFacts, StoreMember
-from tidewarden.store.embedded import stop_notice
+from tidewarden.store.embedded import discarded, stop_notice
 from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
 
-from . import discarded
 from .awake_time import AwakeTime
 from .chooser import Chooser
 from .follower import Follower

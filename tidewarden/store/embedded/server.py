@@ -163,6 +163,7 @@ class EmbeddedStore:
         """
         startup_password = secrets.token_urlsafe(32)
         try:
+            await asyncio.to_thread(self._files.mend_log)
             server = await self._files.spawn(self._settings(startup_password))
         except OSError as error:  # a full disk, no more processes: later there may be room
             raise StoreDown(

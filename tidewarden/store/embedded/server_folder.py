@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import stat
 from collections.abc import Iterable
@@ -16,7 +17,10 @@ from tidewarden.errors import ConfigError
 from tidewarden.store.child_process import FolderLock, how_ended, start_child
 from tidewarden.store.preflight import LISTPACKS
 
+from . import log_repair
 from .binary import OLDEST, find_binary
+
+log = logging.getLogger("tidewarden.store")
 
 SOCKET_PATH_BYTES_MAX = 107
 LOG_BYTES_MAX = 16 * 1024 * 1024
@@ -129,6 +133,28 @@ class ServerFolder:
         """Give the right back; harmless when it is not had."""
         for lock in self._locks:
             lock.release()
+
+    def mend_log(self) -> str:
+        """
+        Mend the log where the last start of the server could not read it: see :mod:`log_repair`.
+
+        Returns: why it cannot be read, nor mended; empty: it can, as far as is known.
+        Raises: OSError.
+        """
+        name = log_repair.refused(self.log_path)
+        file = self.path / "appendonlydir" / name
+        if not name or not file.is_file():
+            return ""
+        if zeros := log_repair.mend(file):
+            log.warning(
+                "%s: %d zeros were taken out, as a full disk leaves them; nothing is lost by that",
+                *(file, zeros),
+            )
+            return ""
+        return (
+            f"{file} is damaged, and the store cannot read it (what the server said of it:"
+            f" {self.log_path})"
+        )
 
     async def spawn(self, settings: Iterable[Setting]) -> ServerProcess:
         """

@@ -27,7 +27,7 @@ from tidewarden.config.settings import Store
 from tidewarden.errors import StoreDown
 from tidewarden.store.child_process import how_ended, kill_group, stop_child
 
-from . import lineage, stop_notice
+from . import damaged_log, discarded, lineage, stop_notice
 from .control_link import CONTROL
 from .credentials import DAEMON, REPLICA, StoreCredentials
 from .server_folder import ServerFolder, ServerProcess, Setting
@@ -227,6 +227,7 @@ class StoreHost:
         incarnation = secrets.token_hex(8)
         try:
             stop_notice.take_away(self.folder)
+            await asyncio.to_thread(self._see_to_log)
             await asyncio.to_thread(lineage.begin, self.folder, incarnation, self._boot_id())
             server = await self._files.spawn(self._settings(incarnation))
         except OSError as error:  # a full disk, no more processes: later there may be room
@@ -240,6 +241,27 @@ class StoreHost:
             await server.process.wait()
             raise
         self._server, self.incarnation = server, incarnation
+
+    def _see_to_log(self) -> None:
+        """
+        Mend a log that the last start could not read, or set it aside where the node allows it.
+
+        Raises: OSError.
+        """
+        why = self._files.mend_log()
+        if not why:
+            damaged_log.forget(self.folder)
+            return
+        # who mends it by hand cuts off what was acknowledged: such data are no member's
+        lineage.mark_syncing(self.folder)
+        if not damaged_log.is_given_up(self.folder):
+            damaged_log.tell(self.folder, why)
+            return
+        place = discarded.set_damaged_aside(
+            self.folder, f"{self._node}.{self.incarnation}", self._clock.unix_ms()
+        )
+        damaged_log.forget(self.folder)
+        log.warning("the log that could not be read was set aside in %s", place)
 
     async def _answers(self, server: ServerProcess) -> None:
         """Return when the server takes connections; whether it has loaded is not its host's."""

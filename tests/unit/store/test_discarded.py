@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidewarden.cluster.replication.discarded import listed, set_aside, settle
+from tidewarden.store.embedded.discarded import listed, set_aside, settle
 
 
 def log_of(folder: Path, base: int, text: str) -> None:

@@ -1,9 +1,11 @@
 """
-Data of a store that diverged from the primary's, set aside before the primary's replace them.
+Data of a store that diverged from the primary's, or that it cannot read, set aside before the
+primary's replace them.
 
-They are hard links to the files of its log, which cost nothing while the store has them as well.
-Whether they are gone from the store is known once it has caught up: where that took a whole copy,
-the store's log has another base, and what was set aside is kept; else it is dropped. Two are kept.
+Diverged data are hard links to the files of its log, which cost nothing while the store has them as
+well. Whether they are gone from the store is known once it has caught up: where that took a whole
+copy, the store's log has another base, and what was set aside is kept; else it is dropped. Two are
+kept.
 """
 
 from __future__ import annotations
@@ -43,16 +45,23 @@ def set_aside(
     place.mkdir(parents=True, mode=0o700)
     for file in log.iterdir():
         os.link(file, place / file.name)
-    note = {
-        "at_ms": at_ms,
-        "view": view,
-        "seq": seq,
-        "member": member,
-        "base": base,
-        "missed": missed,
-        "kept": False,
-    }
+    note = _note(base, view, seq, member, at_ms, missed=missed)
     (place / NOTE).write_text(json.dumps(note), "utf-8")
+    return place
+
+
+def set_damaged_aside(folder: Path, member: str, at_ms: int) -> Path:
+    """
+    Move a log that the server cannot read aside, and keep it; the store begins empty.
+
+    ``member``: ``node.incarnation`` of the store. Raises: OSError.
+    """
+    source = folder / "appendonlydir"
+    note = _note(-1, 0, 0, member, at_ms, missed=True, kept=True)
+    (source / NOTE).write_text(json.dumps(note), "utf-8")
+    place = folder / FOLDER / f"damaged-{at_ms}"
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    source.rename(place)
     return place
 
 
@@ -94,6 +103,20 @@ def listed(folder: Path) -> list[dict[str, Any]]:
             facts = {name: note[name] for name in ("at_ms", "view", "seq", "member")}
             found.append({"path": str(place), "bytes": size, **facts})
     return found
+
+
+def _note(
+    base: int, view: int, seq: int, member: str, at_ms: int, *, missed: bool, kept: bool = False
+) -> dict[str, Any]:
+    return {
+        "at_ms": at_ms,
+        "view": view,
+        "seq": seq,
+        "member": member,
+        "base": base,
+        "missed": missed,
+        "kept": kept,
+    }
 
 
 def _notes(folder: Path) -> list[dict[str, Any]]:
