@@ -294,6 +294,8 @@ HELP = {
 SAMPLES_A_TURN = 15  # of which a queue is one; a turn has some milliseconds
 SERIES_A_TURN = 150
 LONG_BYTES = 4096
+PART_BYTES = 131_072
+"""Of a text that are sent in one turn, or a piece more."""
 STORE_S = 2.0
 """
 Longest wait for a list of queues, or the figures of all accounts: Prometheus waits ten seconds in
@@ -329,9 +331,9 @@ def add_to(families: Families, samples: Iterable[Sample]) -> None:
                     family.add_metric([*labels.values(), *((kind,) if kind else ())], number)
 
 
-async def render(samples: list[Sample], clock: Clock) -> bytes:
+async def render(samples: list[Sample], clock: Clock) -> list[bytes]:
     """
-    The text of one scrape; of a thousand queues it is made in many turns of the loop.
+    The pieces of the text of one scrape; of a thousand queues they are made in many turns.
 
     ``samples`` is empty afterwards: to forget them all takes as long as a turn may.
     """
@@ -352,7 +354,23 @@ async def render(samples: list[Sample], clock: Clock) -> bytes:
             text.append(found)
             if len(found) > LONG_BYTES:
                 await sleep(clock, 0.0)
-    return b"".join(text)
+    return text
+
+
+async def in_parts(pieces: list[bytes], clock: Clock) -> AsyncIterator[bytes]:
+    """
+    Hand the pieces of a text out, some at a time, each time in a turn of the loop.
+
+    As one text it would be copied more than once on its way: megabytes, in one turn. ``pieces`` is
+    empty afterwards.
+    """
+    pieces.reverse()
+    while pieces:
+        some, length = [pieces.pop()], 0
+        while pieces and (length := length + len(some[-1])) < PART_BYTES:
+            some.append(pieces.pop())
+        yield b"".join(some)
+        await sleep(clock, 0.0)
 
 
 def written(family: Metric, first: int) -> bytes:
@@ -429,7 +447,7 @@ def _is_seen(sample: Sample, seen: AccountRights) -> bool:
 
 async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> bool:
     """Some queues at a time, each in its place; whether there are all of them."""
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, Sample] = {}
     names: list[str] = []
 
     async def ask(left: Iterator[str]) -> None:
@@ -437,7 +455,7 @@ async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> boo
             with contextlib.suppress(
                 Internal, NotFound
             ):  # its settings cannot be read (the doctor names it), or it has gone
-                found[name] = await queues.admin.stats(name)
+                found[name] = "queue", {"queue": name}, await queues.admin.stats(name)
 
     try:
         async with asyncio.timeout(STORE_S):
@@ -456,7 +474,7 @@ async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> boo
         log.debug("metrics without all that the store knows of queues: %s", failed)
         return False
     finally:
-        shown += [("queue", {"queue": name}, found[name]) for name in names if name in found]
+        shown += [found[name] for name in names if name in found]
     return True
 
 
