@@ -15,6 +15,8 @@ from hashlib import sha256
 
 import aiohttp
 
+from .bounded_connector import BoundedConnector
+
 log = logging.getLogger("tidewarden.peers")
 
 ASK_S = 2.0
@@ -105,7 +107,7 @@ class PeerLine:
     async def _post(self, url: str, message: bytes) -> bytes:
         if self._session is None:
             # The MAC says who answers; a node's certificate need not be one that this host trusts.
-            connector = aiohttp.TCPConnector(ssl=False, limit=16)
+            connector = BoundedConnector(ssl=False, limit=16)
             self._session = aiohttp.ClientSession(
                 connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
             )

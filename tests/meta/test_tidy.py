@@ -29,6 +29,7 @@ EVERYBODY = {
     "tracing",
     "histograms",
     "peer_line",
+    "bounded_connector",
     "duties",
     "user_limits",
 }
@@ -39,7 +40,8 @@ ALLOWED: dict[str, set[str]] = {
     "tracing": set(),
     "histograms": set(),
     "progress": {"clock"},
-    "peer_line": set(),
+    "bounded_connector": set(),
+    "peer_line": {"bounded_connector"},
     "duties": {"clock", "errors"},
     "user_limits": {"config", "errors"},
     "foreign_pattern": set(),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster.harness import Node
+from support.cluster.node_processes import PROCESSES
 from support.cluster.several import serving_nodes
 from support.faults.stalls import stalled
 
@@ -23,7 +24,7 @@ SEED = int(os.environ.get("SOAK_SEED", "1"))
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[dict[str, Node]]:
-    with serving_nodes(tmp_path) as found:
+    with serving_nodes(tmp_path, PROCESSES) as found:
         yield found
 
 

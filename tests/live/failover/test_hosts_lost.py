@@ -51,14 +51,19 @@ def lose(folder: Path, *nodes: Node) -> None:
         shutil.rmtree(folder / node.name)
 
 
-def found_raft_anew(folder: Path, survivors: Iterable[Node], made: Iterable[Node]) -> None:
-    """As "Raft's folders of a majority are lost" says."""
+def put_raft_aside(folder: Path, survivors: Iterable[Node]) -> None:
+    """As "Raft's folders of a majority are lost" begins."""
     for node in survivors:
         node.terminate()
         aside = folder / node.name / "raft.lost"
-        aside.mkdir()
+        aside.mkdir(exist_ok=True)
         for file in (folder / node.name).glob("raft.[jd]*"):
             file.rename(aside / file.name)
+
+
+def found_raft_anew(folder: Path, survivors: Iterable[Node], made: Iterable[Node]) -> None:
+    """And goes on."""
+    put_raft_aside(folder, survivors)
     start(made)
 
 
@@ -204,6 +209,33 @@ def test_the_folders_of_two_are_lost_and_the_third_goes_on(tmp_path: Path) -> No
         found_raft_anew(tmp_path, [n0], made.values())
         whole(made, tmp_path)
         put(n0, "m2")
+
+
+def test_raft_is_lost_on_all_hosts_and_one_that_is_lost_is_not_replaced_yet(
+    tmp_path: Path,
+) -> None:
+    with hosts(tmp_path) as made:
+        n0, n1, n2 = made.values()
+        epoch = n0.status()["epoch"]
+        found_raft_anew(tmp_path, made.values(), made.values())
+        assert all_in_sync(made)["loss"] == "", "every store has all that it had"
+        until(lambda: n0.status()["epoch"] > epoch, START_S, what="epochs go on")
+        put(n1, "m2")
+        lose(tmp_path, n1, n2)
+        put_raft_aside(tmp_path, [n0])
+        n0.start()
+        n1.start()
+        choice = chosen(n1)
+        assert (choice["node"], choice["loss"]) == ("n0", "likely")
+        done = cli(n1, "cluster", "recover", "n0", "--accept-loss", "--yes")
+        assert done.exit_code == 0, done.stderr
+        for node in (n0, n1):
+            until(node.ready, START_S, what=f"{node.name} serves")
+            assert node.say("Q.PEEK", "mails", "m2")
+        start([n2])  # it is replaced now
+        assert all_in_sync(made)["primary"] == "n0"
+        assert n2.say("Q.PEEK", "mails", "m1")
+        assert cli(n2, "cluster", "confirm").exit_code == 0
 
 
 def test_two_that_come_back_empty_are_no_cluster_beside_the_third(tmp_path: Path) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import os
+import re
 import subprocess
+import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +19,7 @@ from jsonschema import Draft202012Validator
 from support.cluster.harness import ADMIN
 from support.doors.described_node import DescribedNode, described
 from support.doors.schema_fuzz import failures
-from support.run.npm_packages import npm_folder
+from support.run.installed import npm_folder, python_folder
 
 pytestmark = pytest.mark.timeout(400)
 EXAMPLE = Path(__file__).parents[3] / "examples" / "typescript"
@@ -53,6 +58,9 @@ ASKED: tuple[tuple[str, str, Any], ...] = (
 OPEN = ("Finding",)
 """These have figures of their own kinds beside what is described."""
 TAGS = {"node", "description", "tokens", "schedules"}
+GENERATOR = "openapi-python-client==0.29.*"
+MODELS_MAX = 400
+"""Classes of a generated client: one for each status of each route would be 1,500."""
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +161,89 @@ def test_a_generated_client_of_typescript_works(made: DescribedNode, tmp_path: P
     assert "done: true" in said
     assert "sandbox/user-000001: a token of generation 1" in said
     assert "no account sandbox/nobody: NOTFOUND" in said
+
+
+@pytest.fixture(scope="module")
+def generated(made: DescribedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder whose package ``generated`` is a client of Python, made of the description."""
+    tool = python_folder(GENERATOR, "the client of Python")
+    folder = tmp_path_factory.mktemp("python")
+    (folder / "openapi.json").write_text(json.dumps(made.document))
+    (folder / "config.json").write_text(json.dumps({"post_hooks": []}))
+    command = [sys.executable, "-m", "openapi_python_client", "generate", "--meta", "none"]
+    command += ["--path", "openapi.json", "--config", "config.json", "--output-path", "generated"]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(tool)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "will not be generated" not in done.stderr, done.stderr
+    sys.path.insert(0, str(folder))
+    yield folder / "generated"
+    sys.path.remove(str(folder))
+
+
+def test_a_generated_client_of_python_has_a_class_for_each_body(
+    made: DescribedNode, generated: Path
+) -> None:
+    """Each operation can be called with what is described as its example."""
+    assert len(list((generated / "models").glob("*.py"))) < MODELS_MAX
+    called = set()
+    for path in made.document["paths"].values():
+        for operation in path.values():
+            content = operation.get("requestBody", {}).get("content", {})
+            name = re.sub("([A-Z])", r"_\1", operation["operationId"]).lower()
+            module = importlib.import_module(f"generated.api.{operation['tags'][0]}.{name}")
+            if "application/json" not in content:
+                continue
+            hint = typing.get_type_hints(module._get_kwargs)["body"]
+            kinds = [one for one in typing.get_args(hint) or (hint,) if hasattr(one, "from_dict")]
+            body = kinds[0].from_dict(content["application/json"]["example"])
+            names = inspect.signature(module._get_kwargs).parameters.values()
+            asked = module._get_kwargs(
+                *("x" for one in names if one.kind is one.POSITIONAL_OR_KEYWORD), body=body
+            )
+            whole = {
+                **content["application/json"]["schema"],
+                "components": made.document["components"],
+            }
+            assert not [*Draft202012Validator(whole).iter_errors(asked["json"])], name
+            called.add(operation["operationId"])
+    assert {"tasksPut", "tasksTake", "buriedKick", "buriedMove", "tokensPut"} <= called
+
+
+def test_a_generated_client_of_python_works(made: DescribedNode, generated: Path) -> None:
+    """Also with a body of one or many, and with one that chooses by a truth."""
+    asked, models = (importlib.import_module(f"generated.{name}") for name in ("client", "models"))
+
+    def answer(name: str, *names: str, body: Any) -> Any:
+        module = importlib.import_module(f"generated.api.{name}")
+        return module.sync(*names, client=client, body=body)
+
+    with asked.AuthenticatedClient(
+        base_url=made.url,
+        token=made.bearer["Authorization"].removeprefix("Bearer "),
+        raise_on_unexpected_status=True,
+    ) as client:
+        one = models.PutTask(id="a", payload="hello", priority=7)
+        assert answer("tasks.tasks_put", "python", body=one).id == "a"
+        many = [models.PutTask(id=name) for name in ("b", "c")]
+        put = answer("tasks.tasks_put", "python", body=many)
+        assert [each.id for each in put.tasks] == ["b", "c"]
+        taken = answer("tasks.tasks_take", "python", body=models.TakeOne(count=3)).tasks
+        assert [(task.id, task.payload) for task in taken[:1]] == [("a", "hello")]
+        for task in taken:
+            end = models.Bury(lease=task.lease, reason="tried")
+            assert answer("tasks.tasks_bury", "python", task.id, body=end).done
+        assert answer("buried.buried_kick", "python", body=models.Kick(id="a")).kicked == 1
+        some = models.Kick(count=1, reason_prefix="tried")
+        assert answer("buried.buried_kick", "python", body=some).kicked == 1
+        rest = models.Move(to="python.late", all_=True)
+        assert answer("buried.buried_move", "python", body=rest).moved == 1
+        refused = answer("buried.buried_kick", "python", body=models.Kick())
+        assert refused.error == "BADARG"

@@ -149,6 +149,20 @@ async def test_watch_and_ignore(site: BeanstalkdSite) -> None:
     assert await talk.ask("list-tube-used") == b"USING default"
 
 
+async def test_tubes_are_listed_the_oldest_first(site: BeanstalkdSite, node: Any) -> None:
+    """Whichever node they got their first jobs at; those of other doors come last."""
+    await site.queues.put("m", TaskSpec(id="made-elsewhere"))
+    async with beanstalkd_site((await node("n1")).queues) as other:
+        here, there = await site.dial(), await other.dial()
+        for talk, tube in ((here, "z"), (there, "b"), (here, "k;l"), (there, "z"), (here, "a")):
+            await talk.ask(f"use {tube}")
+            await talk.put()
+        await here.ask("watch l")
+        for talk, last in ((here, "- l\n- m\n"), (there, "- m\n")):
+            said = await talk.body("list-tubes")
+            assert said == (b"OK", b"---\n- default\n- z\n- b\n- k;l\n- a\n" + last.encode())
+
+
 class Noted:
     """Takes down what is told of requests, without the times."""
 

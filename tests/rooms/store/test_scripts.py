@@ -68,6 +68,7 @@ VERBS = [
     "tally",
     "touch",
     "tube",
+    "tube_numbers",
     "tube_of_number",
     "unwait",
     "update",

@@ -5,6 +5,7 @@ lives, under clients that put, take and ack at every node.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 
 import redis
 from support.cluster.harness import LIMIT_S, START_S, Node, until
+from support.cluster.node_processes import processes
 from support.cluster.processes import TROUBLE
 from support.cluster.several import all_in_sync
 
@@ -77,7 +79,7 @@ class Account:
     def table(self) -> str:
         """What a reader wants to know, a line each."""
         rows = [
-            f"{what:6} {length_s:4g} s: {times} times"
+            f"{what:7} {length_s:4g} s: {times} times"
             for (what, length_s), times in sorted(self.stalls.items())
         ]
         puts = sum(len(worker.put) for worker in self.workers)
@@ -114,6 +116,12 @@ def store_pids(nodes: dict[str, Node]) -> dict[str, int]:
     return {name: int(node.status()["store_pid"]) for name, node in nodes.items()}
 
 
+def further_pids(nodes: dict[str, Node]) -> dict[str, list[int]]:
+    """The further processes of nodes that have some, by the node whose they are."""
+    found = {name: [one["pid"] for one in processes(node)] for name, node in nodes.items()}
+    return {name: pids for name, pids in found.items() if pids}
+
+
 def stalled(nodes: dict[str, Node], times: int, seed: int, say: Callable[[str], None]) -> Account:
     """
     Have processes stand still so many times, under load; then all is whole again.
@@ -122,15 +130,19 @@ def stalled(nodes: dict[str, Node], times: int, seed: int, say: Callable[[str], 
     cluster does not come back by itself.
     """
     dice, account = random.Random(seed), Account()
-    stores = store_pids(nodes)
-    before = {name: node.pid for name, node in nodes.items()}
+    stores, further = store_pids(nodes), further_pids(nodes)
+    kinds = ("node", "store", "host", *(("further",) if further else ()))
     with working(list(nodes.values())) as workers:
         account.workers = workers
         for _ in range(times):
             name, length_s = dice.choice(list(nodes)), dice.choice(LENGTHS_S)
-            what = dice.choice(("node", "store", "host"))
-            pids = {"node": [before[name]], "store": [stores[name]]}
-            _stop(pids.get(what, [before[name], stores[name]]), length_s)
+            what = dice.choice(kinds)
+            pids = {
+                "node": [nodes[name].pid],
+                "store": [stores[name]],
+                "further": further.get(name, []),
+            }
+            _stop(pids.get(what) or [*itertools.chain(*pids.values())], length_s)
             account.stalls[what, length_s] += 1
             say(f"{name}'s {what} stood still for {length_s:g} s")
             ended = [one for one, node in nodes.items() if not node.running]
@@ -140,6 +152,7 @@ def stalled(nodes: dict[str, Node], times: int, seed: int, say: Callable[[str], 
             known = len(worker.put)
             until(lambda worker=worker, known=known: len(worker.put) > known + 5, START_S)
     assert store_pids(nodes) == stores, "a store has ended"
+    assert further_pids(nodes) == further, "a further process has ended"
     _judge(nodes, workers)
     return account
 

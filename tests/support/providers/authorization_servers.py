@@ -20,7 +20,7 @@ from urllib.parse import quote_plus
 
 import httpx
 import pytest
-from support.run.npm_packages import npm_folder
+from support.run.installed import npm_folder
 
 HERE = Path(__file__).parent
 START_S = 120.0

@@ -30,6 +30,15 @@ async def test_a_link_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) ->
     assert not finder._waiting
 
 
+async def test_at_a_slow_pace_it_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(primary_finder, "FIND_S", 0.01)
+    finder = ReplicatedPrimary("the stores", pace=6000.0)
+    finding = asyncio.create_task(finder.find())
+    await asyncio.sleep(0.1)
+    finder.tell("redis://a", "")
+    assert await finding == "redis://a"
+
+
 async def test_another_primary_is_told_and_none_is_not() -> None:
     finder, told = ReplicatedPrimary("the stores"), list[str]()
     finder.follow(told.append)

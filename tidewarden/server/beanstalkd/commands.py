@@ -10,7 +10,7 @@ from tidewarden.errors import BadArg, Draining
 from tidewarden.server.access.required_rights import ADMIN, TAKE_OR_ADMIN
 
 from . import statistics
-from .context import count_down
+from .context import DEFAULT_TUBE, count_down
 from .job_numbers import Job
 from .jobs import DELAY_MAX_MS
 from .looks import Look, look, look_at_each
@@ -249,7 +249,11 @@ async def stats(c: JobConnection, request: Request) -> bytes:
 
 
 async def list_tubes(c: JobConnection, request: Request) -> bytes:
-    return listed(await _tubes(c))
+    """List the oldest first, as beanstalkd does, where ``default`` is older than any other."""
+    tubes = {queue_named(tube): tube for tube in await _tubes(c)}
+    first = tubes.pop(DEFAULT_TUBE, None)
+    oldest = await c.door.jobs.numbers.by_age(tubes)
+    return listed([*filter(None, (first,)), *(tubes[queue] for queue in oldest)])
 
 
 async def _seen(c: JobConnection, tube: str, queue: str) -> Look | None:

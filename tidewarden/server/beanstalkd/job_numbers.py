@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidewarden.errors import Error, Full
@@ -117,6 +118,19 @@ class JobNumbers:
             self._known_by = self._catalog.reconnects
             self._tubes.clear()
             self._queues.clear()
+
+    async def by_age(self, queues: Iterable[str]) -> list[str]:
+        """
+        Return the queues of tubes in the order in which they got their first jobs at this door.
+
+        Those that have had none come last, by their names. Raises: StoreDown.
+        """
+        names, numbers = sorted(queues), list[int]()
+        for first in range(0, len(names), ASKED_MAX):
+            some = names[first : first + ASKED_MAX]
+            numbers += await self._catalog.run_on_names("queue.tube_numbers", *some)
+        places = [FOREIGN_TUBE if number < 0 else number for number in numbers]
+        return [name for _, name in sorted(zip(places, names, strict=True))]
 
     # --- between numbers and tasks
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import functools
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
+from prometheus_client.utils import floatToGoString
 
 from tidewarden.clock import Clock, in_turns, sleep
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights, Rights
@@ -35,8 +36,11 @@ log = logging.getLogger("tidewarden.server")
 Sample = tuple[str, dict[str, str], Mapping[str, Any]]
 """A part's name, the labels of all its series, its stats."""
 
-Family = CounterMetricFamily | GaugeMetricFamily
-Families = dict[str, Family]
+Families = dict[str, list[str]]
+"""
+The text of each family by its name: its head, then a line a series. They are texts alone, which the
+cycle collector passes over: objects for each series are so many that it would look through them.
+"""
 TOKEN_NUMBERS = {
     "in_flight": "in_flight",
     "late": "late_total",
@@ -292,8 +296,11 @@ HELP = {
     "tidewarden_webhook_deliveries_total": "Deliveries of this node by webhook and outcome",
 }
 SAMPLES_A_TURN = 15  # of which a queue is one; a turn has some milliseconds
-SERIES_A_TURN = 150
+LINES_A_TURN = 1500
+SERIES_A_TURN = 150  # of a histogram
 LONG_BYTES = 4096
+PART_BYTES = 131_072
+"""Of a text that are sent in one turn, or a piece more."""
 STORE_S = 2.0
 """
 Longest wait for a list of queues, or the figures of all accounts: Prometheus waits ten seconds in
@@ -302,7 +309,10 @@ all, or less.
 QUEUES_S = 4.0
 """Likewise for what it says of all queues."""
 QUEUES_AT_ONCE = 32
+NAMES_MAX = 2048
+"""Names of figures that are kept as they are shown."""
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
+number_text: Callable[[float], str] = floatToGoString
 
 
 class MetricsSnapshot:
@@ -317,21 +327,26 @@ class MetricsSnapshot:
 
 
 def add_to(families: Families, samples: Iterable[Sample]) -> None:
-    """Add these samples' series to their families, one a name."""
+    """Add a line for each of these samples' series to those of its family."""
     for part, labels, stats in samples:
-        for told, value in stats.items():
-            name, series = _in_seconds(told, _series(value))
-            if series:
-                family = _family(
-                    families, part, name, (*labels, *(("kind",) if "" not in series else ()))
-                )
-                for kind, number in series.items():
-                    family.add_metric([*labels.values(), *((kind,) if kind else ())], number)
+        told = [_label(name, value) for name, value in labels.items()]
+        plain = _labels(told)
+        for stat, value in stats.items():
+            name, series = _in_seconds(stat, _series(value))
+            if not series:
+                continue
+            full = _full_name(part, name)
+            lines = families.get(full)
+            if lines is None:
+                lines = families[full] = [_head(full, part, name)]
+            for kind, number in series.items():
+                shown = _labels([*told, _label("kind", kind)]) if kind else plain
+                lines.append(f"{full}{shown} {number_text(number)}\n")
 
 
-async def render(samples: list[Sample], clock: Clock) -> bytes:
+async def render(samples: list[Sample], clock: Clock) -> list[bytes]:
     """
-    The text of one scrape; of a thousand queues it is made in many turns of the loop.
+    The pieces of the text of one scrape; of a thousand queues they are made in many turns.
 
     ``samples`` is empty afterwards: to forget them all takes as long as a turn may.
     """
@@ -345,14 +360,36 @@ async def render(samples: list[Sample], clock: Clock) -> bytes:
         del samples[-SAMPLES_A_TURN:]
         add_to(families, some)
         await sleep(clock, 0.0)
-    text = []
-    for family in itertools.chain(map(families.pop, list(families)), histograms):
+    text: list[bytes] = []
+    for lines in map(families.pop, list(families)):
+        for first in range(0, len(lines), LINES_A_TURN):
+            await _add_piece(text, "".join(lines[first : first + LINES_A_TURN]).encode(), clock)
+    for family in histograms:
         for first in range(0, len(family.samples), SERIES_A_TURN):
-            found = written(family, first)
-            text.append(found)
-            if len(found) > LONG_BYTES:
-                await sleep(clock, 0.0)
-    return b"".join(text)
+            await _add_piece(text, written(family, first), clock)
+    return text
+
+
+async def _add_piece(text: list[bytes], piece: bytes, clock: Clock) -> None:
+    text.append(piece)
+    if len(piece) > LONG_BYTES:
+        await sleep(clock, 0.0)
+
+
+async def in_parts(pieces: list[bytes], clock: Clock) -> AsyncIterator[bytes]:
+    """
+    Hand the pieces of a text out, some at a time, each time in a turn of the loop.
+
+    As one text it would be copied more than once on its way: megabytes, in one turn. ``pieces`` is
+    empty afterwards.
+    """
+    pieces.reverse()
+    while pieces:
+        some, length = [pieces.pop()], 0
+        while pieces and (length := length + len(some[-1])) < PART_BYTES:
+            some.append(pieces.pop())
+        yield b"".join(some)
+        await sleep(clock, 0.0)
 
 
 def written(family: Metric, first: int) -> bytes:
@@ -429,7 +466,7 @@ def _is_seen(sample: Sample, seen: AccountRights) -> bool:
 
 async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> bool:
     """Some queues at a time, each in its place; whether there are all of them."""
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, Sample] = {}
     names: list[str] = []
 
     async def ask(left: Iterator[str]) -> None:
@@ -437,7 +474,7 @@ async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> boo
             with contextlib.suppress(
                 Internal, NotFound
             ):  # its settings cannot be read (the doctor names it), or it has gone
-                found[name] = await queues.admin.stats(name)
+                found[name] = "queue", {"queue": name}, await queues.admin.stats(name)
 
     try:
         async with asyncio.timeout(STORE_S):
@@ -456,7 +493,7 @@ async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> boo
         log.debug("metrics without all that the store knows of queues: %s", failed)
         return False
     finally:
-        shown += [("queue", {"queue": name}, found[name]) for name in names if name in found]
+        shown += [found[name] for name in names if name in found]
     return True
 
 
@@ -482,13 +519,26 @@ def _in_seconds(name: str, series: dict[str, float]) -> tuple[str, dict[str, flo
     }
 
 
-def _family(families: Families, part: str, name: str, labels: tuple[str, ...]) -> Family:
-    if name.startswith("count_"):
-        name = name.removeprefix("count_") + "_total"
-    full = _UNFIT.sub("_", f"tidewarden_{part}_{name}".lower())
-    family = families.get(full)
-    if family is None:
-        what = HELP.get(full, f"{name} of {part}".replace("_", " "))
-        made = CounterMetricFamily if full.endswith("_total") else GaugeMetricFamily
-        family = families[full] = made(full, what, labels=labels)
-    return family
+@functools.lru_cache(maxsize=NAMES_MAX)
+def _full_name(part: str, name: str) -> str:
+    return _UNFIT.sub("_", f"tidewarden_{part}_{_of_count(name)}".lower())
+
+
+def _of_count(name: str) -> str:
+    return f"{name.removeprefix('count_')}_total" if name.startswith("count_") else name
+
+
+def _head(full: str, part: str, name: str) -> str:
+    what = HELP.get(full, f"{_of_count(name)} of {part}".replace("_", " "))
+    what = what.replace("\\", r"\\").replace("\n", r"\n")
+    kind = "counter" if full.endswith("_total") else "gauge"
+    return f"# HELP {full} {what}\n# TYPE {full} {kind}\n"
+
+
+def _label(name: str, value: str) -> str:
+    escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return f'{name}="{escaped}"'
+
+
+def _labels(told: list[str]) -> str:
+    return f"{{{','.join(sorted(told))}}}" if told else ""

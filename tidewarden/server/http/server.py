@@ -240,7 +240,7 @@ class HttpServer:
 
     async def metrics_text(self) -> bytes:
         """Return what ``/metrics`` answers somebody who may see all of it."""
-        return await self._node_routes.metrics_text(ALL)
+        return b"".join(await self._node_routes.metrics_text(ALL))
 
     @property
     def port(self) -> int:

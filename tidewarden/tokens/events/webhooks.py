@@ -19,12 +19,12 @@ from collections.abc import Iterable, Mapping
 import aiohttp
 import msgspec
 
+from tidewarden.bounded_connector import BoundedConnector
 from tidewarden.clock import Clock
 from tidewarden.config.load import Secret, Webhook
 from tidewarden.histograms import WEBHOOKS, Family
 from tidewarden.log import OncePer
 from tidewarden.queue import Queues, Taken
-from tidewarden.tokens.provider.connector import ProviderConnector
 from tidewarden.tokens.provider.retry_after_header import retry_after
 from tidewarden.tokens.provider.token_endpoint import reason_of
 from tidewarden.tracing import client_span, failed
@@ -83,7 +83,7 @@ class Webhooks:
     async def run(self) -> None:
         """Deliver what is queued, for ever."""
         # as many connections as deliveries are under way
-        connector = ProviderConnector(limit=0, ttl_dns_cache=30)
+        connector = BoundedConnector(limit=0, ttl_dns_cache=30)
         async with aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
         ) as client:

@@ -22,9 +22,9 @@ from aiohttp.http import HttpProcessingError
 from aiohttp.streams import EofStream
 from yarl import URL
 
+from tidewarden.bounded_connector import BoundedHandler
 from tidewarden.clock import Clock
 
-from .connector import BoundedHandler
 from .content_encoding import decoded
 from .token_response import HttpAnswer
 

@@ -32,11 +32,11 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from tidewarden import __version__
+from tidewarden.bounded_connector import BoundedConnector
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config.load import Provider
 
 from .client_auth import Credentials
-from .connector import ProviderConnector
 from .discovery import Discovery, NotFoundError
 from .grant_request import asking
 from .http_post import BODY_BYTES_MAX, HEADER_BYTES_MAX, TOLD, HttpPost, LateError, RequestProgress
@@ -281,7 +281,7 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> C
     )
     if provider.reach is not None:
         lasting["socket_factory"] = sockets_within(provider.reach)
-    connector = ProviderConnector(
+    connector = BoundedConnector(
         limit=provider.crew[1] + 4, ssl=context, ttl_dns_cache=30, **lasting
     )
     session = aiohttp.ClientSession(

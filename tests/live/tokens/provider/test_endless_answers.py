@@ -10,8 +10,8 @@ import pytest
 from aiohttp.http import RawResponseMessage
 from support.providers.raw_provider import listening, provider
 
+from tidewarden.bounded_connector import INTERIM_MAX
 from tidewarden.config.load import Provider
-from tidewarden.tokens.provider.connector import INTERIM_MAX
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 from tidewarden.tokens.provider.token_response import HttpAnswer, NoAnswer, Outcome
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidewarden.server.http.authorization import ROUTES
 from tidewarden.server.http.openapi.document import document
+from tidewarden.server.http.openapi.operations import BYTES
 
 WHOLE = document(ROUTES.values())
 
@@ -37,3 +38,23 @@ def test_an_enumeration_is_of_texts_for_generators_drop_what_has_another() -> No
     for name in ("Kick", "Move"):
         everything = WHOLE["components"]["schemas"][name]["properties"]["all"]
         assert (everything["type"], everything["const"]) == ("boolean", True)
+
+
+def test_bytes_have_no_schema_for_generators_make_a_class_of_one() -> None:
+    """
+    With it they would ask whether a body is of that class or the other's, a list of tasks: Python
+    raises TypeError then, whatever the body is.
+    """
+    found = [one[BYTES] for one in parts(WHOLE["paths"]) if BYTES in one]
+    assert found
+    assert [one for one in found if one] == []
+
+
+def test_options_beside_a_body_of_bytes_have_no_defaults_for_generators_send_them() -> None:
+    """With a body of JSON they are refused."""
+    operation = WHOLE["paths"]["/v1/queues/{queue}/tasks"]["post"]
+    options = [one for one in operation["parameters"] if one["in"] == "query"]
+    assert {"priority", "wait_ms", "if_exists"} <= {one["name"] for one in options}
+    assert [one["name"] for one in options if "default" in one["schema"]] == []
+    others = WHOLE["paths"]["/v1/queues/{queue}/tasks"]["get"]["parameters"]
+    assert {one["name"]: one["schema"].get("default") for one in others}["count"] == 100

@@ -210,6 +210,22 @@ async def test_metrics() -> None:
             assert line in text.splitlines()
 
 
+async def test_metrics_that_are_sent_in_parts_say_how_long_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "PART_BYTES", 100)
+    async with site() as subject:
+        url = f"http://127.0.0.1:{subject.server.port}/metrics"
+        async with subject.session.get(url) as response:
+            text = await response.read()
+            assert response.headers["Content-Length"] == str(len(text))
+            assert len(text) > 1000
+            assert text.endswith(b"\n")
+        async with subject.session.head(url) as response:
+            assert (response.status, await response.read()) == (200, b"")
+        assert (await subject.ask("GET", "/health/live"))[0] == 200
+
+
 async def test_metrics_of_the_node_survive_the_store() -> None:
     async with site() as subject:
         subject.door.queues.catalog.names = _raise(StoreDown("away"))

@@ -18,6 +18,10 @@ from .schemas import Schemas, parameters, prose
 
 SCHEME = "bearer"
 BYTES = "application/octet-stream"
+"""
+Bytes have no schema, as OpenAPI 3.1 has it. One that allows anything is a class to generators, by
+which they ask what a body is, beside a list of tasks, which is none.
+"""
 _IN_PATH = re.compile(r"{(\w+)}")
 _HAND_MADE = {"type": "string"}
 """Of a body that is text for people or programs of its own, such as a page or a stream."""
@@ -93,7 +97,8 @@ def _parameters(route: Route[Any]) -> list[dict[str, Any]]:
         for name in _IN_PATH.findall(route.path)
     ]
     if route.query is not None:
-        found += parameters(route.query, "query")
+        # Of a body of bytes: a generated client would send their defaults with any other, too.
+        found += parameters(route.query, "query", defaults=not route.raw)
     if route.headers is not None:
         found += parameters(route.headers, "header")
     return found
@@ -112,12 +117,12 @@ def _needs_body(route: Route[Any]) -> bool:
 
 def _bodies(route: Route[Any], schemas: Schemas) -> dict[str, Any]:
     if route.body is bytes:
-        return {BYTES: {"schema": {}}}
+        return {BYTES: {}}
     schema = schemas.of(route.body)
     example = schemas.sample(schema, whole=False) if route.example is None else route.example
     found: dict[str, Any] = {"application/json": {"schema": schema, "example": example}}
     if route.raw:
-        found[BYTES] = {"schema": {}}
+        found[BYTES] = {}
     return found
 
 
@@ -143,7 +148,7 @@ def _success(route: Route[Any], schemas: Schemas) -> dict[str, Any]:
     else:
         found = _answer(route.status, route.answer, schemas)
     if route.raw_answer:
-        found["content"][BYTES] = {"schema": {}}
+        found["content"][BYTES] = {}
     if route.answer_headers:
         found["headers"] = {
             name: {"description": text, "schema": {"type": "string"}}

@@ -104,12 +104,20 @@ class Schemas:
         return found
 
 
-def parameters(kind: type[msgspec.Struct], where: str) -> list[dict[str, Any]]:
-    """What a struct says of parameters; ``where``: ``query`` or ``header``."""
+def parameters(
+    kind: type[msgspec.Struct], where: str, *, defaults: bool = True
+) -> list[dict[str, Any]]:
+    """
+    What a struct says of parameters; ``where``: ``query`` or ``header``.
+
+    ``defaults``: whether with what counts where one is absent.
+    """
     _, components = msgspec.json.schema_components([kind], ref_template=REF)
     found = []
     for name, schema in components[kind.__name__]["properties"].items():
         tidy = _tidied(schema)
+        if not defaults:
+            tidy.pop("default", None)
         text = tidy.pop("description", "")
         parameter = {"name": name, "in": where, "required": False}
         found.append(parameter | ({"description": text} if text else {}) | {"schema": tidy})

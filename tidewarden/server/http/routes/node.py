@@ -243,13 +243,15 @@ class NodeRoutes:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
-        return web.Response(
-            body=await self.metrics_text(self._rights(request)),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
-        )
+        pieces = await self.metrics_text(self._rights(request))
+        headers = {
+            "Content-Type": "text/plain; version=0.0.4; charset=utf-8",
+            "Content-Length": str(sum(map(len, pieces))),
+        }
+        return web.Response(body=metrics.in_parts(pieces, self._clock), headers=headers)
 
-    async def metrics_text(self, rights: Rights) -> bytes:
-        """Return what somebody with these rights may see of the metrics."""
+    async def metrics_text(self, rights: Rights) -> list[bytes]:
+        """Return the pieces of what somebody with these rights may see of the metrics."""
         samples: list[metrics.Sample] = [("cluster", {}, _numbers(self._cluster.status()))]
         hidden = frozenset[str]() if rights.allow_every("stats") else OF_USERS
         for part, ask in self._stats.items():

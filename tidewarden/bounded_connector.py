@@ -1,8 +1,8 @@
 """
-Keeps connections to providers, and bounds what each of them may bring in unasked.
+Keeps connections to servers that are not ours, and bounds what each may bring in unasked.
 
 aiohttp keeps every answer that comes until it is read, and passes over interim ones (``100
-Continue``) however many there are: a provider that sends them without end fills a node's memory.
+Continue``) however many there are: a server that sends them without end fills a node's memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLICE_BYTES = 4096
 """What is parsed before the bounds are looked at: one that was passed costs no more."""
 
 
-class ProviderConnector(aiohttp.TCPConnector):
+class BoundedConnector(aiohttp.TCPConnector):
     """Makes connections that end when their peer passes the bounds; else as aiohttp's own."""
 
     def __init__(self, **options: Any) -> None:
