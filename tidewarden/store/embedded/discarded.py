@@ -1,6 +1,5 @@
 """
-Data of a store that diverged from the primary's, or that it cannot read, set aside before the
-primary's replace them.
+Data of a store, diverged or not to be read, set aside before the primary's replace them.
 
 Diverged data are hard links to the files of its log, which cost nothing while the store has them as
 well. Whether they are gone from the store is known once it has caught up: where that took a whole

@@ -143,7 +143,7 @@ def _success(route: Route[Any], schemas: Schemas) -> dict[str, Any]:
     if route.answer is bytes:
         found: dict[str, Any] = {
             "description": HTTPStatus(route.status).phrase,
-            "content": {route.media: {"schema": _HAND_MADE}},
+            "content": {route.media: {} if route.media == BYTES else {"schema": _HAND_MADE}},
         }
     else:
         found = _answer(route.status, route.answer, schemas)
