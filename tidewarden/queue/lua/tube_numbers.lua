@@ -1,5 +1,5 @@
--- tube_numbers: reads the numbers of tubes (see job_numbers), which grow in the order of their first
--- jobs.
+-- tube_numbers: reads the numbers of tubes (see job_numbers), which grow in the order of their
+-- first jobs.
 -- DURABILITY none
 -- GROWS   no
 -- KEYS    1 the cluster's prefix `{cluster}`
