@@ -113,6 +113,8 @@ async def test_the_primary_is_handed_over(nodes: ReplicatingNodes) -> None:
     await nodes.write("a", "1")
     old, asked = nodes.primary, nodes.others[1]
     assert asked.replication is not None
+    own = ".".join(nodes.facts.primary_member)
+    await nodes.until(lambda: asked.report and asked.report.follows == own)
     assert await asked.replication.switchover(asked.name) == asked.name
     assert nodes.is_open()
     await nodes.write("b", "2")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cluster.replicating import ReplicatingNodes, replicating
 from support.queues.desk import queue_scripts
 
+from tidewarden.cluster.replication import local_store
 from tidewarden.cluster.replication.follower import Follower
 from tidewarden.cluster.replication.set_keeper import SetKeeper
+from tidewarden.cluster.replication.store_look import StoreLook, read_look
 
 
 @pytest.fixture
@@ -90,6 +95,31 @@ async def test_a_defect_in_a_duty_ends_no_node(
     await nodes.in_sync(*nodes.nodes)
     for duty in ("in-sync set", "own store"):
         assert f"{duty} failed for a reason of ours" in caplog.text
+
+
+async def test_a_log_that_could_not_be_written_is_begun_anew(
+    nodes: ReplicatingNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have zeros, and if the disk is full once more, the server cuts off too much of it."""
+    poor = nodes.others[0]
+    full, looks = True, 0
+
+    def look(answers: Sequence[Any]) -> StoreLook:
+        nonlocal looks
+        found = read_look(answers)
+        looks += found.node == poor.name
+        return dataclasses.replace(found, disk_fault=full and found.node == poor.name)
+
+    await nodes.in_sync(*nodes.nodes)
+    while (await poor.call("INFO", "persistence"))["aof_rewrite_in_progress"]:
+        await asyncio.sleep(0.02)
+    (log,) = poor.folder.glob("appendonlydir/*.incr.aof")
+    monkeypatch.setattr(local_store, "read_look", look)
+    await nodes.until(lambda: looks > 3)
+    assert log.exists(), "what is written meanwhile would be in both logs"
+    full = False
+    await nodes.until(lambda: not log.exists())
+    await nodes.in_sync(*nodes.nodes)
 
 
 async def test_a_store_whose_disk_is_full_says_so_once_and_to_all(

@@ -79,6 +79,8 @@ class Follower:
         """The view that this process has opened last, and the start of the store it was."""
         self.state = StoreState(answered_s=clock.monotonic())
         self._disk_looked_s = self._disk_full_s = -math.inf
+        self._cut_short = False
+        """Whether a write of the store's log failed, and the log was not begun anew since."""
 
     async def turn(self, facts: StoreFacts | None) -> None:
         """
@@ -125,6 +127,11 @@ class Follower:
             state.continues = await asyncio.to_thread(self._store.continues, look.incarnation)
             self._followed, state.data = 0, None
         state.look, state.answered_s = look, self._clock.monotonic()
+        if look.disk_fault:
+            self._cut_short = True
+        elif self._cut_short:
+            self._cut_short = False
+            await self._store.rewrite_log()
         state.data = look.data or state.data
         if look.is_whole and self._store.was_syncing():
             self._store.became_whole()

@@ -154,7 +154,13 @@ class LocalStore:
 
     def log_damage(self) -> str:
         """Return why the store cannot read its log; empty: it can, as far as is known."""
-        return damaged_log.told(self.folder)
+        file = damaged_log.told(self.folder)
+        return f"the store cannot read its log: {file} is damaged" if file else ""
+
+    async def rewrite_log(self) -> None:
+        """Have the store begin another log, for a full disk may have left zeros in this one."""
+        # refused where one is under way; that one began while writes failed, and does not count
+        await self._link.ask(("BGREWRITEAOF",), limit_s=self._order_s)
 
     def give_up_log(self) -> bool:
         """Allow a log that cannot be read to be set aside; return whether there is one."""

@@ -4,7 +4,7 @@ Lets a process that runs a store ask its node, which may be another process, to 
 The question is a file in the store's folder, which says what is wrong. The node answers by another
 name of that file, once another store is open as the primary: then the host sets the log aside, and
 the store begins empty and copies that primary. Before, a log that nobody can read is left alone:
-somebody may have to mend it by hand.
+somebody may have to mend it by hand, and who has done so is heard, too.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ NOTICE = "log-damaged"
 GIVEN_UP = f"{NOTICE}.given-up"
 
 
-def tell(folder: Path, why: str) -> None:
-    """Say that the store cannot start, for its log cannot be read. Raises: OSError."""
-    (folder / NOTICE).write_text(why, "utf-8")
+def tell(folder: Path, file: Path) -> None:
+    """Say that the store cannot start, for that file of its log is damaged. Raises: OSError."""
+    (folder / NOTICE).write_text(f"{file}\n{_state(file)}", "utf-8")
 
 
 def told(folder: Path) -> str:
-    """Return what was said; empty: nothing is wrong."""
-    with contextlib.suppress(OSError, ValueError):
-        return (folder / NOTICE).read_text("utf-8")
-    return ""
+    """Return which file of the log was said to be damaged; empty: none was."""
+    return _read(folder / NOTICE)[0]
 
 
 def give_up(folder: Path) -> bool:
@@ -38,11 +36,29 @@ def give_up(folder: Path) -> bool:
 
 
 def is_given_up(folder: Path) -> bool:
-    """Return whether the log may be set aside."""
-    return (folder / GIVEN_UP).exists()
+    """Return whether the log may be set aside, and nobody has mended it since it was damaged."""
+    file, state = _read(folder / GIVEN_UP)
+    return bool(file) and _state(Path(file)) == state
 
 
 def forget(folder: Path) -> None:
-    """Note that nothing is wrong with the log, any longer. Raises: OSError."""
+    """Take the question and the answer away, before each start. Raises: OSError."""
     for name in (NOTICE, GIVEN_UP):
         (folder / name).unlink(missing_ok=True)
+
+
+def _read(notice: Path) -> tuple[str, str]:
+    """Return the file, and how it was; empty: there is no such notice."""
+    with contextlib.suppress(OSError, ValueError):
+        file, _, state = notice.read_text("utf-8").partition("\n")
+        return file, state
+    return "", ""
+
+
+def _state(file: Path) -> str:
+    """Return what is another after any change of the file."""
+    try:
+        found = file.stat()
+    except OSError:
+        return "gone"
+    return f"{found.st_size} {found.st_mtime_ns}"

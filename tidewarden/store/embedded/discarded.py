@@ -19,6 +19,7 @@ from typing import Any
 
 FOLDER = "discarded"
 NOTE = "note.json"
+DAMAGED = "damaged-"
 KEPT_MAX = 2
 _BASE = re.compile(r"^file \S+ seq (\d+) type b$", re.MULTILINE)
 
@@ -57,10 +58,11 @@ def set_damaged_aside(folder: Path, member: str, at_ms: int) -> Path:
     """
     source = folder / "appendonlydir"
     note = _note(-1, 0, 0, member, at_ms, missed=True, kept=True)
-    (source / NOTE).write_text(json.dumps(note), "utf-8")
-    place = folder / FOLDER / f"damaged-{at_ms}"
+    place = folder / FOLDER / f"{DAMAGED}{at_ms}"
     place.parent.mkdir(mode=0o700, exist_ok=True)
     source.rename(place)
+    with contextlib.suppress(OSError):  # the disk is full: it is kept all the same, if not listed
+        (place / NOTE).write_text(json.dumps(note), "utf-8")
     return place
 
 
@@ -73,8 +75,8 @@ def settle(folder: Path) -> list[tuple[Path, bool]]:
     base, kept = _base(folder), list[tuple[Path, bool]]()
     noted = {note["name"] for note in _notes(folder)}
     for place in (folder / FOLDER).glob("*/"):
-        if place.name not in noted:  # cut short, before the store was told to follow
-            shutil.rmtree(place)
+        if place.name not in noted and not place.name.startswith(DAMAGED):
+            shutil.rmtree(place)  # cut short, before the store was told to follow
     for note in _notes(folder):
         place = folder / FOLDER / str(note["name"])
         if note["kept"]:

@@ -5,115 +5,136 @@ A valkey-server opens the log that a rewrite begins without ``O_APPEND`` (``aof.
 ``openNewIncrAofForAppend``; seen with 7.0 and 9.1). Where the disk is full in the midst of a write,
 it cuts off what it has written of it (``flushAppendOnlyFile``), and writes that again when there is
 room: at the place where it had come to, so that zeros stand before it. All seems well, until the
-next start refuses the log, with everything that was written since. No command begins with a zero:
-without them, the log is to the byte what the server meant to write.
+next start refuses the log, with everything that was written since. No command begins with a zero,
+and a server passes over remarks (``#``): so zeros between commands become remarks, in their place,
+which needs no room.
+
+What it cuts off is reckoned without the zeros. Where the disk is full again before the log is
+rewritten, that many bytes of what was answered are gone: so a log that was mended is not known to
+be whole.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 from pathlib import Path
+from typing import BinaryIO
 
-from tidewarden.config.key_file import sync_folder
-
-TAIL_BYTES = 4096
+ZEROS_MIN = 8
+"""Fewer between two commands are not looked for: texts of tasks may have as many."""
 CHUNK_BYTES = 2**20
-_REFUSED = re.compile(
-    rb"(?:(?:Bad file format|Unexpected end of file|Unrecoverable error|Unknown command '.*')"
-    rb" reading the append only file|Error reading the RDB (?:base file|preamble of the AOF file))"
-    rb" ([\w.-]*\w)"
-)
-_ZEROS = re.compile(rb"\0+")
+REMARK_BYTES = 512
+"""Of a line at most; a server reads no longer ones."""
+LINE_BYTES_MAX = 64
+_INCREMENT = re.compile(r"^file (\S+) seq (\d+) type i", re.MULTILINE)
 
 
-def refused(server_log: Path) -> str:
+def mend(folder: Path) -> int:
     """
-    Return which file of its log the server could not read when it started last.
+    Make remarks of the zeros between the commands of the log that was written last.
 
-    Empty: it read it, or ended for another reason. ``server_log``: what the server said.
-    Raises: OSError.
+    Returns: how many bytes they were; 0: there are none, or the log is damaged otherwise, and is as
+    it was. ``folder``: the server's own. Raises: OSError.
     """
-    try:
-        with server_log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            lines = file.read().strip().splitlines()
-    except FileNotFoundError:
-        return ""
-    # it ends at once after that line
-    found = _REFUSED.search(lines[-1]) if lines else None
-    return found[1].decode("ascii") if found else ""
-
-
-def mend(file: Path) -> int:
-    """
-    Take the zeros between commands out of a file of the log.
-
-    Returns: how many bytes they were; 0: there are none, or the file is damaged in another way as
-    well, and is as it was. Raises: OSError, for instance where a copy of the file has no room.
-    """
-    with file.open("rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        found = holes(data)
-        if not found:
+    file = _latest(folder / "appendonlydir")
+    if file is None:
+        return 0
+    with file.open("rb+") as log:
+        if not _may_have_zeros(log):
             return 0
-        begins = (0, *(end for _, end in found))
-        ends = (*(begin for begin, _ in found), len(data))
-        fresh = file.with_name(f"{file.name}.mended")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as target:
-            for begin, end in zip(begins, ends, strict=True):
-                for at in range(begin, end, CHUNK_BYTES):
-                    target.write(data[at : min(at + CHUNK_BYTES, end)])
-            target.flush()
-            os.fsync(fd)
-    fresh.replace(file)
-    sync_folder(file.parent)
+        found = holes(log)
+        for begin, end in found:
+            for at in range(begin, end, REMARK_BYTES):
+                # no rest of one byte, which has no room for a remark
+                last = end if end - at <= REMARK_BYTES + 1 else at + REMARK_BYTES
+                log.seek(at)
+                log.write(b"#" + b" " * (last - at - 2) + b"\n")
+                if last == end:
+                    break
+        log.flush()
+        os.fsync(log.fileno())
     return sum(end - begin for begin, end in found)
 
 
-def holes(data: mmap.mmap) -> list[tuple[int, int]]:
+def _latest(folder: Path) -> Path | None:
+    """Return the file that the server writes to, by its manifest; None: there is none."""
+    for manifest in folder.glob("*.manifest"):
+        found = _INCREMENT.findall(manifest.read_text("utf-8"))
+        if found:
+            file = folder / max(found, key=lambda one: int(one[1]))[0]
+            return file if file.is_file() else None
+    return None
+
+
+def _may_have_zeros(log: BinaryIO) -> bool:
+    """Return whether zeros stand behind the end of a line, or at the beginning."""
+    zeros = bytes(ZEROS_MIN)
+    log.seek(0)
+    tail = b"\r\n"
+    while chunk := log.read(CHUNK_BYTES):
+        if b"\r\n" + zeros in tail + chunk:
+            return True
+        tail = chunk[-ZEROS_MIN - 1 :]
+    return False
+
+
+def holes(log: BinaryIO) -> list[tuple[int, int]]:
     """
     Return where zeros stand between the commands of a log: from, and up to.
 
     None are returned where something else is wrong. A last command that was cut short is not: the
     server sees to that itself.
     """
-    found, at = list[tuple[int, int]](), 0
-    while at < len(data):
-        zeros = _ZEROS.match(data, at)
-        if zeros is not None:
-            found.append(zeros.span())
-            at = zeros.end()
-        else:
-            at = _command_end(data, at)
-            if at < 0:
+    found, size = list[tuple[int, int]](), log.seek(0, os.SEEK_END)
+    log.seek(0)
+    at = 0
+    while at < size:
+        head = log.read(1)
+        if head == b"\0":
+            end = _zeros_end(log, at)
+            if end - at < ZEROS_MIN:
                 return []
+            found.append((at, end))
+        elif head == b"#":
+            log.readline()
+        elif head != b"*" or not _pass_command(log, size):
+            return []
+        at = log.tell()
     return found
 
 
-def _command_end(data: mmap.mmap, at: int) -> int:
-    """Return where a command, or a remark, ends; -1: what begins at ``at`` is neither."""
-    if data[at] == ord("#"):
-        end = data.find(b"\n", at)
-        return end + 1 if end >= 0 else len(data)
-    at, words = _number(data, at, "*")
-    for _ in range(words):
-        if not 0 <= at < len(data):
+def _zeros_end(log: BinaryIO, at: int) -> int:
+    """Go to the end of the zeros, of which the first was read at ``at``."""
+    end = at + 1
+    while chunk := log.read(CHUNK_BYTES):
+        rest = chunk.lstrip(b"\0")
+        end += len(chunk) - len(rest)
+        if rest:
             break
-        at, length = _number(data, at, "$")
-        at += length + 2
-        if at < length + 2 or (at <= len(data) and data[at - 2 : at] != b"\r\n"):
-            return -1
-    return at
+    log.seek(end)
+    return end
 
 
-def _number(data: mmap.mmap, at: int, sign: str) -> tuple[int, int]:
-    """Read ``*12\\r\\n``. Returns: where it ends and the number; -1 where it is no such line."""
-    end = data.find(b"\r\n", at, at + 24)
-    if end < 0:  # cut short, or none
-        return (len(data), 0) if len(data) - at < 24 and data[at] == ord(sign) else (-1, 0)
-    digits = data[at + 1 : end]
-    if data[at] != ord(sign) or not digits.isdigit():
-        return -1, 0
-    return end + 2, int(digits)
+def _pass_command(log: BinaryIO, size: int) -> bool:
+    """Go to the end of a command whose ``*`` was read; False: it is none."""
+    words = _number(log)
+    if words == 0:
+        return False
+    for _ in range(words or 0):
+        head = log.read(1)
+        length = _number(log) if head == b"$" else None
+        if head and (head != b"$" or (length is None and log.tell() < size)):
+            return False
+        if not head or length is None:
+            return True  # cut short
+        log.seek(length, os.SEEK_CUR)
+        if (ending := log.read(2)) != b"\r\n":
+            return log.tell() >= size and b"\r\n".startswith(ending)
+    return words is not None or log.tell() >= size
+
+
+def _number(log: BinaryIO) -> int | None:
+    """Read ``12\\r\\n``; None: it is no number, or was cut short."""
+    line = log.readline(LINE_BYTES_MAX)
+    return int(line) if line.endswith(b"\r\n") and line[:-2].isdigit() else None

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ log = logging.getLogger("tidewarden.store")
 
 SOCKET_PATH_BYTES_MAX = 107
 LOG_BYTES_MAX = 16 * 1024 * 1024
+_DAMAGED = re.compile(r" # Bad file format reading the append only file (\S+\.incr\.aof):")
 Setting = tuple[str, str]
 """A name, and the rest of its line, quoted where that is needed: see :func:`quoted`."""
 
@@ -37,11 +39,19 @@ class ServerProcess:
     log_from: int
     """Where in its log this start begins."""
 
-    def why_ended(self, error: BaseException | None = None) -> str:
-        """Say why it ended: what it logged last says more than a refused connection."""
+    def damaged_file(self) -> str:
+        """Return which file of its log the server has refused as damaged; empty: none."""
+        found = [_DAMAGED.search(line) for line in self._lines()[-1:]]
+        return found[0][1] if found and found[0] else ""
+
+    def _lines(self) -> list[str]:
         with self.log_path.open("rb") as file:
             file.seek(self.log_from)
-            lines = file.read(65_536).decode(errors="replace").strip().splitlines()
+            return file.read(65_536).decode(errors="replace").strip().splitlines()
+
+    def why_ended(self, error: BaseException | None = None) -> str:
+        """Say why it ended: what it logged last says more than a refused connection."""
+        lines = self._lines()
         # Its warnings (of the host's settings, say) are no reason to end.
         told = [line for line in lines if " # " in line and " # WARNING " not in line] or lines
         last = told[-1].strip() if told else "nothing"
@@ -134,27 +144,20 @@ class ServerFolder:
         for lock in self._locks:
             lock.release()
 
-    def mend_log(self) -> str:
-        """
-        Mend the log where the last start of the server could not read it: see :mod:`log_repair`.
-
-        Returns: why it cannot be read, nor mended; empty: it can, as far as is known.
-        Raises: OSError.
-        """
-        name = log_repair.refused(self.log_path)
-        file = self.path / "appendonlydir" / name
-        if not name or not file.is_file():
-            return ""
-        if zeros := log_repair.mend(file):
+    def mend_log(self) -> bool:
+        """Mend what a full disk has done to the log: see :mod:`log_repair`. Returns: whether it."""
+        try:
+            zeros = log_repair.mend(self.path)
+        except OSError as error:  # the server meets with it, too, and says so
+            log.warning("%s: the log cannot be looked at: %s", self.path, error.strerror or error)
+            return False
+        if zeros:
             log.warning(
-                "%s: %d zeros were taken out, as a full disk leaves them; nothing is lost by that",
-                *(file, zeros),
+                "%s: a full disk had left %d zeros in the store's log, which were mended; if it was"
+                " full more than once, something of what was written in between may be missing",
+                *(self.path, zeros),
             )
-            return ""
-        return (
-            f"{file} is damaged, and the store cannot read it (what the server said of it:"
-            f" {self.log_path})"
-        )
+        return zeros > 0
 
     async def spawn(self, settings: Iterable[Setting]) -> ServerProcess:
         """

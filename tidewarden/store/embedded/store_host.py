@@ -119,7 +119,10 @@ class StoreHost:
         await self._files.take(self._clock)
         try:
             await self._launch()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, StoreDown) and damaged_log.told(self.folder):
+                log.error("%s", error)  # its node, which runs then, may allow it to begin empty
+                return
             self._files.release()
             raise
 
@@ -133,6 +136,7 @@ class StoreHost:
             server, self._server = self._server, None
             if gone:
                 return f"{self.folder} was removed while the store ran, which was ended"
+            self._note_damage(server)
             returncode = server.process.returncode or 0
             # what it logged last is no reason where somebody killed it
             return f"store {how_ended(returncode)}" if returncode < 0 else server.why_ended()
@@ -239,29 +243,37 @@ class StoreHost:
         except BaseException:
             kill_group(server.process)
             await server.process.wait()
+            self._note_damage(server)
             raise
         self._server, self.incarnation = server, incarnation
 
     def _see_to_log(self) -> None:
         """
-        Mend a log that the last start could not read, or set it aside where the node allows it.
+        Set a log aside that could not be read, where the node allows it; mend another.
 
         Raises: OSError.
         """
-        why = self._files.mend_log()
-        if not why:
-            damaged_log.forget(self.folder)
-            return
-        # who mends it by hand cuts off what was acknowledged: such data are no member's
-        lineage.mark_syncing(self.folder)
-        if not damaged_log.is_given_up(self.folder):
-            damaged_log.tell(self.folder, why)
-            return
-        place = discarded.set_damaged_aside(
-            self.folder, f"{self._node}.{self.incarnation}", self._clock.unix_ms()
-        )
+        if damaged_log.is_given_up(self.folder):
+            # killed in between, nothing of the log is there at the next start
+            known = lineage.read(self.folder)
+            member = f"{self._node}.{known.incarnation if known else ''}"
+            place = discarded.set_damaged_aside(self.folder, member, self._clock.unix_ms())
+            log.warning("the log that could not be read was set aside in %s", place)
         damaged_log.forget(self.folder)
-        log.warning("the log that could not be read was set aside in %s", place)
+        if self._files.mend_log():
+            lineage.mark_syncing(self.folder)  # something may be missing
+
+    def _note_damage(self, server: ServerProcess) -> None:
+        """Note that the server has refused its log, if it has: what is left is no member's."""
+        name = server.damaged_file()
+        if not name:
+            return
+        try:
+            # who mends it by hand cuts off what was acknowledged
+            lineage.mark_syncing(self.folder)
+            damaged_log.tell(self.folder, self.folder / "appendonlydir" / name)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self.folder, error.strerror or error)
 
     async def _answers(self, server: ServerProcess) -> None:
         """Return when the server takes connections; whether it has loaded is not its host's."""
