@@ -140,6 +140,7 @@ async def test_why_there_is_none_is_said_of_each_store(
     trio: Trio, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(module, "ANSWER_S", 60.0)  # a look must not end as one without an answer
     first, second, third = trio.ports
     trio.kill(first)
     trio.do(third, "ACL", "SETUSER", "default", "on")
