@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import logging
 import os
 import re
 import shutil
@@ -170,6 +171,16 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
     if nodeid in FAILED:
         FAILED.discard(nodeid)
         let_go()
+
+
+@pytest.fixture(autouse=True)
+def levels_of_loggers() -> Iterator[None]:
+    """A verb that a test runs in this process may set up the logs; the next test has them anew."""
+    loggers = [logging.getLogger(), logging.getLogger("tidewarden")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture
