@@ -263,7 +263,7 @@ class Take:
         """Note that a question was refused, or that its outcome is unknown."""
         if isinstance(error, Unconfirmed) and error.item:
             give_back(taken_from(shard, error.item), [shard] * len(error.item))
-            if not shard.holding.flies:
+            if not shard.gate.flies:
                 self._trouble = error
                 self._end(error=error)
                 return
@@ -299,7 +299,7 @@ class Take:
             return False
         if self._session.closed or self._under_way.drain.started:
             return False
-        if not self._asked.holding.flies:
+        if not self._asked.gate.flies:
             return False
         now = asyncio.get_running_loop().time()
         if unanswered(error) or isinstance(error, Unconfirmed):

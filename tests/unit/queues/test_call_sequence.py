@@ -281,7 +281,7 @@ async def test_what_is_no_call_of_the_sequence_is_told_as_before(seat: Seat) -> 
 
 
 async def test_a_queue_that_waits_for_nobody_numbers_nothing(seat: Seat) -> None:
-    seat.shard.holding.commit = None
+    seat.shard.gate.commit = None
     put = seat.shard.put("a", "", b"1")
     await turn()
     assert not serials(seat.data.sent)
@@ -348,7 +348,7 @@ async def test_a_call_has_its_number_whatever_the_durability_is_now(seat: Seat) 
     await turn()
     first = serials(seat.lane.sent)
     lane = seat.lane
-    seat.shard.holding.commit = None
+    seat.shard.gate.commit = None
     lane.lose()
     await turn()
     assert serials(seat.data.sent[-1:]) == first

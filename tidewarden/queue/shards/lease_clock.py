@@ -37,15 +37,16 @@ class LeaseClock:
         """
         return 0 if self._ahead_ms is None else int(self._monotonic() * 1000) + self._ahead_ms
 
-    def stamp(self, cut: str) -> str | int:
-        """Return what tells scripts (see ``lua/shared/record.lua``); ``cut`` comes last."""
+    def stamp(self, layout: str) -> str | int:
+        """Return what tells scripts (see ``lua/shared/record.lua``); ``layout`` comes last."""
         ahead_ms = self._ahead_ms
-        if not (self.steps or cut or ahead_ms is None):  # every call of every script comes by here
+        # Every call of every script comes by here.
+        if not (self.steps or layout or ahead_ms is None):
             return min(0, -ahead_ms - int(self._monotonic() * 1000))
         known_ms = self.known_ms()
         if self.steps:
-            return f"0~{max(0, known_ms)}~{self.steps}~{self.lag_ms}{cut}"
-        return f"0~{max(0, known_ms)}{cut}" if cut else 0
+            return f"0~{max(0, known_ms)}~{self.steps}~{self.lag_ms}{layout}"
+        return f"0~{max(0, known_ms)}{layout}" if layout else 0
 
     def heard(self, sent: float, time_ms: int, steps: int, lag_ms: int) -> int:
         """

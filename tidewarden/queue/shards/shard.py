@@ -108,7 +108,7 @@ class Shard:
         self.part_refused = link.refused  # told of refused parts of calls, unseen by the link
         self._scripts = scripts
         self.holder = holder
-        self.holding = DurabilityGate()
+        self.gate = DurabilityGate()
         self._on_next = on_next
         self._loop = asyncio.get_running_loop()
         self.time = self._loop.time
@@ -120,9 +120,9 @@ class Shard:
         self._sequence: CallSequence | None = None  # made with the first call that flies
         # Calls that wait for these answers: few, and a deque would be 0.6 KB for each shard.
         self._behind: list[tuple[str, Sequence[Arg], BatchCall | SingleCall, int]] = []
-        self._waiters = Waitlist(self)
+        self._waitlist = Waitlist(self)
         self._woken = False  # by an answer that is being handed out
-        self.parked = self._waiters.parked
+        self.parked = self._waitlist.parked
         self.wakes = 0
         self.known_empty = KnownEmpty()
         self.now_ms = 0  # the store's clock at the latest answer
@@ -256,7 +256,7 @@ class Shard:
             return False
         if self._flying == 0:
             return True
-        return self._flying < (IN_ORDER_MAX if self.holding.flies else FLYING_MAX)
+        return self._flying < (IN_ORDER_MAX if self.gate.flies else FLYING_MAX)
 
     def _take_along(self, puts: Batch) -> None:
         """
@@ -272,7 +272,7 @@ class Shard:
             batch.bytes for name in TOGETHER if (batch := self._batches.get(name)) is not None
         )
         scheduled, self._scheduled = self._scheduled, True
-        self._waiters.go_along(puts.args[::3], min(ready, room), (BYTES_MAX - size) // TASK_BYTES)
+        self._waitlist.go_along(puts.args[::3], min(ready, room), (BYTES_MAX - size) // TASK_BYTES)
         self._scheduled = scheduled
 
     def _send_all(self) -> None:
@@ -339,7 +339,7 @@ class Shard:
         if self._woken:
             self._woken = False
             if self.parked:
-                self._waiters.wake()
+                self._waitlist.wake()
         if self._sequence is not None and self._sequence.repeats:
             self._sequence.go_on()
             return
@@ -393,7 +393,7 @@ class Shard:
 
         No other part knows whose leases these are.
         """
-        yield from self.holding.leases()
+        yield from self.gate.leases()
         if self._sequence is not None:
             yield from self._sequence.leases()
         for batch in self._batches.values():
@@ -451,12 +451,12 @@ class Shard:
                 self._store_memory.check(self.keys[0])
             if link is None:
                 if not self._unanswered:
-                    flight = self.holding.flight(script.durability)
-                landing.pending = self.holding.pending(script.durability, landing, flight)
+                    flight = self.gate.flight(script.durability)
+                landing.pending = self.gate.pending(script.durability, landing, flight)
                 link = flight or self._link
                 landing.in_order = True
             holder = self.holder()
-            if type(landing) is BatchCall and (self.holding.flies or again):
+            if type(landing) is BatchCall and (self.gate.flies or again):
                 if self._sequence is None:
                     self._sequence = CallSequence(self)
                 holder += self._sequence.begun(landing)
@@ -625,4 +625,4 @@ class Shard:
         """Try the waiting takes, oldest first, because tasks may be ready here."""
         self.wakes += 1
         if self.parked:
-            self._waiters.wake()
+            self._waitlist.wake()

@@ -197,15 +197,15 @@ class _Along:
     """
 
     along = True
-    __slots__ = ("_waiters", "pays")
+    __slots__ = ("_waitlist", "pays")
 
-    def __init__(self, waiters: Waitlist) -> None:
-        self._waiters = waiters
+    def __init__(self, waitlist: Waitlist) -> None:
+        self._waitlist = waitlist
         self.pays = True
 
     def tried(self, _waiter: Waiter, found: bool | None) -> None:
         if found is None:
-            self._waiters.retry_later()
+            self._waitlist.retry_later()
         else:
             # A try is in vain where the queue is paused, or the tasks' lanes are busy.
             self.pays = found

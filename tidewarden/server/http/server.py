@@ -153,7 +153,7 @@ class HttpServer:
         if connections_max is not None:
             self._limits.bound_http(connections_max)
         self._long_polls = LongPolls(self._limits)
-        self._reading = OpenRequests()
+        self._open_requests = OpenRequests()
         self._answered = AnsweredRequests("http", services.traffic)
         self._listener: HttpListener | None = None
         self._tls: ssl.SSLContext | None = None
@@ -228,7 +228,7 @@ class HttpServer:
 
     def reload(self, users: Collection[str] = ()) -> None:
         """Renew the certificate from its files, and hang up on readers who are one of ``users``."""
-        self._reading.cut_off([*users, *(() if self._users.open else ("",))])
+        self._open_requests.cut_off([*users, *(() if self._users.open else ("",))])
         if self._tls is not None:
             renew(self._tls, self._config.node.tls_cert, self._config.node.tls_key)
 
@@ -295,7 +295,7 @@ class HttpServer:
             # Users may have been read anew while the body came in.
             if await self._read_body(request):
                 self._authorization.check_rights(request, user)
-            with self._reading.by(request, user, reads=changes_nothing(request)):
+            with self._open_requests.by(request, user, reads=changes_nothing(request)):
                 return await self._audit.answer(request, user, handler)
         except Error as error:
             return problem(error)

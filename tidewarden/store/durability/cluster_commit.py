@@ -33,11 +33,11 @@ class PrimaryCommit(GroupCommit):
         data: StoreConnection,
         link: StoreConnection,
         cluster: str,
-        demand: Requirement,
+        requirement: Requirement,
         limit_ms: int,
         clock: Clock,
     ) -> None:
-        super().__init__(data, link, "", demand, limit_ms, clock)
+        super().__init__(data, link, "", requirement, limit_ms, clock)
         self._route = route
         self._cluster = cluster
         self._own_key = ""

@@ -32,7 +32,7 @@ SYSTEM = "system"  # the durability of the system's own queues, beside those a q
 
 
 async def at_once() -> None:
-    """Return at once: the answer is as firm as demanded."""
+    """Return at once: the answer is as firm as required."""
 
 
 class Unavailable(NamedTuple):
@@ -232,11 +232,11 @@ class Durability:
         disk = durability == "fsync"
         return self._any(data, Requirement(self.replicas, disk=disk, always=disk and self._asks))
 
-    def _any(self, data: StoreClient, demand: Requirement) -> AnyCommit:
+    def _any(self, data: StoreClient, requirement: Requirement) -> AnyCommit:
         if isinstance(data, ClusterClient):
-            return ClusterCommit(data, lambda link: self.made(data, link, demand))
+            return ClusterCommit(data, lambda link: self.made(data, link, requirement))
         (link,) = data.each()
-        return self.made(data, link, demand)
+        return self.made(data, link, requirement)
 
     def _by_set_of(self, data: StoreClient) -> SetCommit:
         (link,) = data.each()
@@ -252,30 +252,32 @@ class Durability:
             commit.times = self.times
         return commit
 
-    def made(self, route: StoreClient, data: StoreConnection, demand: Requirement) -> GroupCommit:
+    def made(
+        self, route: StoreClient, data: StoreConnection, requirement: Requirement
+    ) -> GroupCommit:
         """
         Return the group commit for writes of scripts by ``data``, a connection of ``route``.
 
         It is made with a connection of its own.
         """
-        commit = self._made.get((data, demand))
+        commit = self._made.get((data, requirement))
         if commit is None:
             if isinstance(route, ClusterClient):
                 self._forget_ended()
             assert self._connect is not None, "without further connections nothing waits"
-            link = self._links[data, demand] = self._connect(data)
+            link = self._links[data, requirement] = self._connect(data)
             link.launch()
             limit_ms, key = self._store.commit_ms, f"{{{self._cluster}}}:commits"
             if isinstance(route, ClusterClient):
                 commit = PrimaryCommit(
-                    route, data, link, self._cluster, demand, limit_ms, self._clock
+                    route, data, link, self._cluster, requirement, limit_ms, self._clock
                 )
             elif self._embedded:
                 commit = FsyncCommit(data, link, key, limit_ms, self._clock)
             else:
-                commit = GroupCommit(data, link, key, demand, limit_ms, self._clock)
+                commit = GroupCommit(data, link, key, requirement, limit_ms, self._clock)
             commit.times = self.times
-            self._made[data, demand] = commit
+            self._made[data, requirement] = commit
         return commit
 
     def _forget_ended(self) -> None:

@@ -143,13 +143,13 @@ class FsyncClient:
 
     clustered = False
 
-    def __init__(self, link: StoreConnection, firm: FsyncCommit) -> None:
+    def __init__(self, link: StoreConnection, commit: FsyncCommit) -> None:
         self._link = link
-        self._firm = firm
+        self._commit = commit
 
     def send(self, packed: bytes, receiver: ReplySink, _key: Arg = "", /) -> None:
         """See :meth:`StoreConnection.send`."""
-        window = self._firm.window()
+        window = self._commit.window()
         self._link.send(packed, FsyncReply(window, receiver))
 
 
@@ -167,14 +167,14 @@ class FsyncWindow:
     """
 
     def __init__(
-        self, firm: FsyncCommit, link: StoreConnection, key: str, ground: ServerIdentity[str]
+        self, commit: FsyncCommit, link: StoreConnection, key: str, ground: ServerIdentity[str]
     ) -> None:
         """
         Begin with the first reading.
 
         ``ground``: whose group is committed behind the writes, where the readings differ.
         """
-        self._firm = firm
+        self._commit = commit
         self._link = link
         self._ground = ground
         self._touch = pack(("GETEX", key, "PX", KEEP_MS))
@@ -197,7 +197,7 @@ class FsyncWindow:
             if synced:
                 reply.confirmed()
             else:
-                self._firm.add(self._ground, reply)
+                self._commit.add(self._ground, reply)
 
     def _send(self, packed: bytes) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

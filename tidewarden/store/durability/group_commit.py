@@ -84,23 +84,25 @@ class GroupCommit:
         data: StoreConnection,
         link: StoreConnection,
         key: str,
-        demand: Requirement,
+        requirement: Requirement,
         limit_ms: int,
         clock: Clock,
     ) -> None:
         self._data = data
         self._link = link
         self._clock = clock
-        self._demand = demand
+        self._requirement = requirement
         self._loop = asyncio.get_running_loop()
         self._server = ServerQuestion(data, (INFO,), lambda answers: identity_of(*answers) or None)
-        self._held = HeldAnswers(1, limit_ms, lambda: str(demand))
+        self._held = HeldAnswers(1, limit_ms, lambda: str(requirement))
         self._task: asyncio.Task[None] | None = None
         self._failed_at = 0.0
         self._complained = False
         self._stopped = False
         self._write_to(key)
-        self._waits = tuple((pack(command), least) for command, least in demand.commands(limit_ms))
+        self._waits = tuple(
+            (pack(command), least) for command, least in requirement.commands(limit_ms)
+        )
         self.groups = 0
         self.times = Family(COMMITS)
         """How long groups took. The maker of several commits may put one into all of them."""
@@ -175,7 +177,7 @@ class GroupCommit:
                 else:
                     self.times.of("ok").observe(self._clock.monotonic() - began)
                     if self._held.why and self._complained:
-                        log.warning("writes are with %s again", self._demand)
+                        log.warning("writes are with %s again", self._requirement)
                     self._held.why, self._complained = "", False
                     self._held.confirm(line, identity, self._server)
         finally:
@@ -191,7 +193,7 @@ class GroupCommit:
             self._complained = True
             whose = (
                 "as many replicas run, are connected and keep up"
-                if self._demand.replicas
+                if self._requirement.replicas
                 else "its disk keeps up"
             )
             log.error("%s (%s); see that %s", self._trouble(), why, whose)
@@ -199,7 +201,8 @@ class GroupCommit:
 
     def _trouble(self) -> str:
         return (
-            f"writes are not known to be with {self._demand}: what needs that is answered NOQUORUM"
+            f"writes are not known to be with {self._requirement}: what needs that is answered"
+            " NOQUORUM"
         )
 
     def warning(self) -> str:
@@ -221,7 +224,7 @@ class GroupCommit:
         self.groups += 1
         replies = [await self._written()]
         replies += [self._send(command) for command, _ in self._waits]
-        how = self._send(HOW) if self._demand.always else None
+        how = self._send(HOW) if self._requirement.always else None
         replies.append(self._send(INFO))
         with contextlib.suppress(Error):
             await replies[-1]  # the others were answered, or lost, before
@@ -248,7 +251,7 @@ class GroupCommit:
     async def _written(self) -> asyncio.Future[Any]:
         """Send the group's own write; returns its answer: 1, or 0 when nothing was written."""
         written = self._send(self._own_write())
-        if self._demand.disk or self._demand.disk_here:
+        if self._requirement.disk or self._requirement.disk_here:
             # sent together with its write, WAITAOF takes a second on some servers
             await asyncio.wait({written})
         return written

@@ -84,19 +84,19 @@ class HeldAnswers:
     its answers in front of those that it takes over next. (Where answers join a group under way,
     the order is so but for the time in which a call is answered.)
 
-    ``demand()`` says in a message what was not had. ``overdue`` is called when an answer's time is
-    over, with the time since which it has waited.
+    ``requirement()`` says in a message what was not had. ``overdue`` is called when an answer's
+    time is over, with the time since which it has waited.
     """
 
     def __init__(
         self,
         lines: int,
         limit_ms: int,
-        demand: Callable[[], str],
+        requirement: Callable[[], str],
         overdue: Callable[[float], object] = lambda _: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._demand = demand
+        self._requirement = requirement
         self._overdue = overdue
         self._timer: asyncio.TimerHandle | None = None
         self.gathered: Line = deque()
@@ -121,7 +121,9 @@ class HeldAnswers:
         """Hand out that an answer's write may or may not last."""
         self.missed += 1
         answer.missed(
-            kind(f"it is not known to be with {self._demand()} ({why}); it may or may not last")
+            kind(
+                f"it is not known to be with {self._requirement()} ({why}); it may or may not last"
+            )
         )
 
     def confirm(self, line: Line, identity: object, server: ServerQuestion[Any]) -> None:
