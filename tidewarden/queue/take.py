@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
+from tidewarden.store.connection import PATIENCE_S
 from tidewarden.store.reply_errors import unanswered
 from tidewarden.store.reply_sink import ReplySink
 
 from .sessions.session import Session, gone
-from .shards.call_sequence import AGAIN_S
 from .shards.reply_durability import Unconfirmed
 from .shards.resharding import Resharded
 from .shards.shard import Shard
@@ -303,7 +303,7 @@ class Take:
             return False
         now = asyncio.get_running_loop().time()
         if unanswered(error) or isinstance(error, Unconfirmed):
-            self._lost_until = self._lost_until or now + AGAIN_S
+            self._lost_until = self._lost_until or now + PATIENCE_S
         return now < self._lost_until
 
     def _ask_later(self) -> None:

@@ -29,13 +29,18 @@ __all__ = ["Arg", "ReplyError", "ReplySink", "StoreConnection", "fail_reply", "p
 Arg = str | bytes | int
 log = logging.getLogger("tidewarden.store")
 
-# a call made while the link is down waits so long for it; it was never sent, so that is safe
 PATIENCE_S = 5.0
+"""
+How long a call waits for a link that is down, or for a server that refuses it for now: nothing was
+done, so that is safe.
+"""
 HOPELESS_S = 0.5
 """
-Likewise at least, while no server can take writes: what the link was down for already counts as
-waited.
+How long it waits at least while no server can take writes: the time for which the link was down
+before counts as waited.
 """
+AGAIN_S = 0.05
+"""Pause before a call is tried again that a server refused for now."""
 STALL_S = 10.0  # a link that owes an answer for so long is cut
 BACKLOG_MAX = 100_000
 RETRY_FIRST_S, RETRY_LAST_S = 0.05, 1.0

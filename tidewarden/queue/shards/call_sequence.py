@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from tidewarden.errors import Error, NoQuorum
+from tidewarden.store.connection import AGAIN_S, PATIENCE_S
 from tidewarden.store.durability.held_answers import Moved
 from tidewarden.store.reply_errors import (
     NotRun,
@@ -25,13 +26,9 @@ from tidewarden.store.reply_errors import (
     unanswered,
 )
 
-AGAIN_S = 5.0
-"""A call is sent again for so long after its first failure, as it would wait for a connection."""
 OVER = -1.0
 """:attr:`SequencedCall.until` of a call that is sent no more."""
 NOT_REACHED = "calls before it are not known to have run; nothing was done"
-PAUSE_S = 0.05
-"""Pause before a call is sent again that a server refused for now."""
 NUMBERED = frozenset(("queue.put", "queue.ack", "queue.end", "queue.batch"))
 REPEATABLE = frozenset(
     ("queue.touch", "queue.wait", "queue.leases", "queue.lock_acquire", "queue.lock_renew")
@@ -179,7 +176,7 @@ class CallSequence:
         now = asyncio.get_running_loop().time()
         if not call.order:
             return error
-        call.until = call.until or now + AGAIN_S
+        call.until = call.until or now + PATIENCE_S
         again = now < call.until
         if is_gap(error):
             again = self._gap(call, error) and again
@@ -217,7 +214,7 @@ class CallSequence:
                 isinstance(error, StoreRefused) and takes_no_writes(said)
             )
         if now and self._pause is None:
-            self._pause = asyncio.get_running_loop().call_later(PAUSE_S, self._pause_over)
+            self._pause = asyncio.get_running_loop().call_later(AGAIN_S, self._pause_over)
         return now
 
     def _pause_over(self) -> None:

@@ -19,7 +19,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, Full
 from tidewarden.histograms import SCRIPTS, Family
 from tidewarden.store.client import CallSender, StoreClient
-from tidewarden.store.connection import Arg, StoreConnection, pack
+from tidewarden.store.connection import AGAIN_S, PATIENCE_S, Arg, StoreConnection, pack
 from tidewarden.store.reply_errors import TooFewCopies, known_already
 from tidewarden.store.reply_sink import ReplySink
 
@@ -30,9 +30,6 @@ log = logging.getLogger("tidewarden.store")
 
 PRELUDE = "prelude.lua"
 OFFER_S = 1.0
-FOLLOWED_S = 5.0
-"""How long a script waits for copies of an embedded store to follow it again."""
-FOLLOWED_AGAIN_S = 0.05
 GUARD = "~"  # appended to a script's first key: the name of a key that is never written
 EACH = ".each"
 """Appended to a script's name: the same script for several shards of one server in one call."""
@@ -488,9 +485,9 @@ class ScriptRun:
         see to it that more do.
         """
         awaited = isinstance(error, TooFewCopies) and self._scripts.uses_library
-        if not awaited or monotonic() - self._began > FOLLOWED_S:
+        if not awaited or monotonic() - self._began > PATIENCE_S:
             return False
-        asyncio.get_running_loop().call_later(FOLLOWED_AGAIN_S, self._once_more, receiver)
+        asyncio.get_running_loop().call_later(AGAIN_S, self._once_more, receiver)
         return True
 
     def _once_more(self, receiver: ReplySink) -> None:
