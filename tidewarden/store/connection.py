@@ -21,7 +21,7 @@ from tidewarden.errors import Full, StoreDown
 from .connect import redact
 from .endpoint import Endpoint, PrimaryFinder
 from .link_log import LinkLog
-from .reply_errors import NotSent, error_of, known_already, takes_no_writes, unanswered
+from .reply_errors import NotSent, ReadOnlyServer, error_of, known_already, unanswered
 from .reply_sink import ReplySink, fail_reply, ignore_errors
 
 __all__ = ["Arg", "ReplyError", "ReplySink", "StoreConnection", "fail_reply", "pack"]
@@ -283,7 +283,7 @@ class StoreConnection(asyncio.Protocol):
 
         From a server that takes no writes any more, nothing else is to be had.
         """
-        if self._way.finder is not None and takes_no_writes(message):
+        if self._way.finder is not None and isinstance(error_of(message), ReadOnlyServer):
             self._leave("it takes no writes any more")
 
     def _moved(self, url: str) -> None:

@@ -18,13 +18,7 @@ from typing import Any, Protocol
 from tidewarden.errors import Error, NoQuorum
 from tidewarden.store.connection import AGAIN_S, PATIENCE_S
 from tidewarden.store.durability.held_answers import Moved
-from tidewarden.store.reply_errors import (
-    NotRun,
-    StoreRefused,
-    TooFewCopies,
-    takes_no_writes,
-    unanswered,
-)
+from tidewarden.store.reply_errors import refused_for_now, unanswered
 
 OVER = -1.0
 """:attr:`SequencedCall.until` of a call that is sent no more."""
@@ -205,14 +199,8 @@ class CallSequence:
         return True
 
     def _refused_for_now(self, error: BaseException) -> bool:
-        """Tell whether the server did nothing, because it takes no writes now."""
-        if isinstance(error, NotRun):
-            now = error.word in ("LOADING", "MASTERDOWN")
-        else:
-            said = str(error).partition("the store refuses: ")[2]
-            now = isinstance(error, TooFewCopies) or (
-                isinstance(error, StoreRefused) and takes_no_writes(said)
-            )
+        """Tell whether the server did nothing for now; if so, wait before a call is sent again."""
+        now = refused_for_now(error)
         if now and self._pause is None:
             self._pause = asyncio.get_running_loop().call_later(AGAIN_S, self._pause_over)
         return now
