@@ -387,7 +387,7 @@ async def test_a_script_is_run_for_all_shards_of_a_queue_in_one_call(
     await n0.queues.scripts.run_each("queue.stats", "q", ())  # it knows the script now
     if forgets:
         await n0.link.call("SCRIPT", "FLUSH")
-        if scripts_of(n0.queues).uses_library:
+        if scripts_of(n0.queues).embedded:
             await n0.link.call("FUNCTION", "FLUSH")
     calls = n0.link.calls
     rows = await n0.queues.scripts.run_each("queue.stats", "q", ())

@@ -224,22 +224,17 @@ class Scripts:
 
     Packages in ``plain`` get nothing put before their scripts.
 
-    The same text also makes a library of functions, read by the server once: with ``library``
-    scripts are run from it, which spares the server building every shared function anew at each
-    call. Scripts that the library cannot run are run by EVALSHA.
+    The same text also makes a library of functions, read by the server once: on an ``embedded``
+    store scripts are run from it, which spares the server building every shared function anew at
+    each call. Scripts that the library cannot run are run by EVALSHA.
     """
 
     def __init__(
-        self,
-        shared: SharedLua,
-        packages: Sequence[str],
-        plain: Sequence[str] = (),
-        *,
-        library: bool = False,
+        self, shared: SharedLua, packages: Sequence[str], plain: Sequence[str] = ()
     ) -> None:
         self._shared = shared
         head = shared_text(shared)
-        self.uses_library = library
+        self.embedded = False  # the store is one of ours: see use_library
         # the server has no library now: scripts run without it until the server takes it
         self._missing = False
         self._offered_at = float("-inf")
@@ -329,9 +324,7 @@ class Scripts:
 
     def load_commands(self, _link: StoreConnection) -> list[Sequence[Arg]]:
         """Return the commands that load every script after connecting, for EVALSHA and FCALL."""
-        library: list[Sequence[Arg]] = (
-            [("FUNCTION", "LOAD", self.library)] if self.uses_library else []
-        )
+        library: list[Sequence[Arg]] = [("FUNCTION", "LOAD", self.library)] if self.embedded else []
         return [*library, *(("SCRIPT", "LOAD", script.source) for script in self)]
 
     async def use_library(self, link: StoreClient, embedded: bool) -> None:
@@ -340,7 +333,7 @@ class Scripts:
 
         On an external server no function library is installed.
         """
-        self.uses_library = embedded
+        self.embedded = embedded
         if not embedded:
             return
         try:
@@ -408,7 +401,7 @@ class Scripts:
         script = self._scripts[name]
         if link.clustered and script.guarded:
             keys = (*keys, f"{keys[0]}{GUARD}")
-        in_library = self.uses_library and script.function
+        in_library = self.embedded and script.function
         if in_library and self._missing:
             self.missed(link)
         way = 0 if in_library and not self._missing else 1
@@ -484,7 +477,7 @@ class ScriptRun:
         It helps where an embedded store did nothing because too few copies follow it now: the nodes
         see to it that more do.
         """
-        awaited = isinstance(error, TooFewCopies) and self._scripts.uses_library
+        awaited = isinstance(error, TooFewCopies) and self._scripts.embedded
         if not awaited or monotonic() - self._began > PATIENCE_S:
             return False
         asyncio.get_running_loop().call_later(AGAIN_S, self._once_more, receiver)
