@@ -17,13 +17,14 @@ from tidewarden.server.http.params import NoOptions, body_of, check_path, parame
 from tidewarden.server.http.payloads import bytes_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Check, RightsOf, Route, whole
+from tidewarden.server.http.task_fields import UnixMs
 from tidewarden.server.verbs.queue import queue_name
 
 TRIGGERS = ("cron", "every_ms", "at_ms")
 NUMBERS = ("priority", "delay_ms", "within_ms", "lease_ms", "attempts", "backoff_ms", "ttl_ms")
 
-UnixMs: TypeAlias = Annotated[
-    int, Meta(description="Unix time in milliseconds.", examples=[1_795_258_800_000])
+NextMs: TypeAlias = Annotated[
+    int, Meta(description="Its next tick, Unix milliseconds.", examples=[1_795_258_800_000])
 ]
 Name: TypeAlias = Annotated[str, Meta(description="A schedule's name.", examples=["nightly"])]
 QueueName: TypeAlias = Annotated[
@@ -101,10 +102,7 @@ class ShownSchedule(msgspec.Struct, kw_only=True):
 
     name: Name
     queue: QueueName
-    next_ms: Annotated[
-        int,
-        Meta(description="Its next tick, Unix milliseconds.", examples=[1_795_258_800_000]),
-    ]
+    next_ms: NextMs
     state: Annotated[
         Literal["active", "paused", "stuck", "unreadable"],
         Meta(description="`stuck`: its next tick cannot be computed."),
@@ -147,7 +145,7 @@ class ScheduleList(msgspec.Struct):
 class NextTick(msgspec.Struct):
     """Says when a schedule ticks next."""
 
-    next_ms: UnixMs
+    next_ms: NextMs
 
 
 class ScheduleDeleted(msgspec.Struct):

@@ -50,7 +50,7 @@ BATCH_MAX = 1000
 AccountName: TypeAlias = Annotated[
     str, Meta(description="`provider/account`.", examples=["shop/ada@example.com"])
 ]
-UnixMs: TypeAlias = Annotated[
+UnixMsOrNone: TypeAlias = Annotated[
     int,
     Meta(description="Unix time in milliseconds; 0: none.", examples=[1_795_258_800_000]),
 ]
@@ -104,7 +104,7 @@ class Token(msgspec.Struct, kw_only=True):
 
     access_token: AccessToken
     token_type: TokenType
-    expires_at_ms: UnixMs
+    expires_at_ms: UnixMsOrNone
     generation: Generation
     state: TokenState
     extras: Extras
@@ -120,7 +120,7 @@ class ReadToken(msgspec.Struct, kw_only=True):
     account: AccountName
     access_token: AccessToken | UnsetType = UNSET
     token_type: TokenType | UnsetType = UNSET
-    expires_at_ms: UnixMs | UnsetType = UNSET
+    expires_at_ms: UnixMsOrNone | UnsetType = UNSET
     generation: Generation | UnsetType = UNSET
     state: TokenState | UnsetType = UNSET
     extras: Extras | UnsetType = UNSET
@@ -296,18 +296,18 @@ class Account(msgspec.Struct, kw_only=True):
     account: AccountName
     provider: Annotated[str, Meta(examples=["shop"])]
     state: AccountState
-    since_ms: UnixMs
+    since_ms: UnixMsOrNone
     grant: Grant
     generation: Generation
-    stored_ms: UnixMs
-    expires_at_ms: UnixMs
-    due_ms: UnixMs
-    consent_expires_ms: UnixMs
+    stored_ms: UnixMsOrNone
+    expires_at_ms: UnixMsOrNone
+    due_ms: UnixMsOrNone
+    consent_expires_ms: UnixMsOrNone
     parameters: Annotated[dict[str, str], Meta(description="For the provider's placeholders.")]
     tries: Annotated[int, Meta(description="That failed since the last good refresh.")]
     error: Class
     message: Message
-    next_ms: UnixMs
+    next_ms: UnixMsOrNone
     advice: Advice
 
 
@@ -334,7 +334,7 @@ class AccountPage(msgspec.Struct):
 class Answered(msgspec.Struct):
     """Says what was answered to one request."""
 
-    at_ms: UnixMs
+    at_ms: UnixMsOrNone
     outcome: Class
     brief: Message
 
@@ -351,7 +351,7 @@ class NextStep(msgspec.Struct):
 
     code: Annotated[str, Meta(examples=["refresh"])]
     text: Annotated[str, Meta(description="For people.")]
-    at_ms: UnixMs
+    at_ms: UnixMsOrNone
 
 
 class Story(msgspec.Struct):
@@ -368,8 +368,8 @@ class Story(msgspec.Struct):
             examples=["fresh"],
         ),
     ]
-    since_ms: UnixMs
-    now_ms: UnixMs
+    since_ms: UnixMsOrNone
+    now_ms: UnixMsOrNone
     summary: Annotated[str, Meta(description="One sentence.")]
     asked: Annotated[list[Answered], Meta(description="The latest at the end.")]
     concluded: list[Finding]
@@ -381,7 +381,7 @@ class UnreadableAnswer(msgspec.Struct, kw_only=True):
     """Shows a successful answer of a provider that could not be read; it may hold a token."""
 
     node: Annotated[str, Meta(description="Which keeps it.", examples=["n1"])]
-    at_ms: UnixMs
+    at_ms: UnixMsOrNone
     grant: Grant
     generation: Generation
     current: Annotated[bool, Meta(description="Whether nothing was stored since its request.")]
@@ -428,14 +428,14 @@ class Provider(msgspec.Struct, kw_only=True):
             examples=["answers"],
         ),
     ]
-    since_ms: UnixMs
-    next_ms: UnixMs
+    since_ms: UnixMsOrNone
+    next_ms: UnixMsOrNone
     error: Class
     message: Message
     nodes: Annotated[list[str], Meta(description="That see this.")]
     well_ms: Annotated[int, Meta(description="When one of its accounts was last refreshed well.")]
-    quarantined_since_ms: UnixMs
-    held_until_ms: UnixMs
+    quarantined_since_ms: UnixMsOrNone
+    held_until_ms: UnixMsOrNone
     failures: Annotated[int, Meta(description="Probes that failed in a row, while all wait.")]
     advice: Advice
 
