@@ -172,7 +172,8 @@ class FsyncWindow:
         """
         Begin with the first reading.
 
-        ``ground``: whose group is committed behind the writes, where the readings differ.
+        ``ground``: the server of the group that is committed behind the writes, where the readings
+        differ.
         """
         self._commit = commit
         self._link = link
