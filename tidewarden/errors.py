@@ -45,7 +45,7 @@ class Error(Exception):
 
     @property
     def http_message(self) -> str:
-        """The message as HTTP has it: fields have their names in JSON."""
+        """Return the message as HTTP has it: fields have their names in JSON."""
         return "".join(one.name if isinstance(one, Field) else str(one) for one in self.args)
 
 

@@ -82,18 +82,18 @@ GUARDS = (
     Guard(
         "claim",
         (("cluster/lua/claim.lua", "if stored > epoch or stored == epoch and by ~= holder then", "if false then"),),
-        ("rooms/cluster/test_term",),
+        ("rooms/cluster/test_leadership",),
     ),
     Guard(
         "lease",
         ((LEASES, "if r and r.holder ~= '' and r.lease == lease then", "if r and r.holder ~= '' then"),),
-        ("scripts/tasks/test_leases", "rooms/queues/test_locks", "scripts/accounts/test_ledger"),
+        ("scripts/tasks/test_leases", "rooms/queues/test_locks", "scripts/accounts/test_account_store"),
         ("live/faults/test_storm",),
     ),
     Guard(
         "ack",
         (("queue/lua/ack.lua", "if current == lease and holder ~= '' then", "if current and holder ~= '' then"),),
-        ("scripts/tasks/test_leases", "rooms/queues/takes/test_plain"),
+        ("scripts/tasks/test_leases", "rooms/queues/takes/test_fast_path"),
         ("live/faults/test_storm",),
     ),
     Guard(
@@ -172,12 +172,12 @@ GUARDS = (
     Guard(
         "registered",
         (("queue/lua/take.lua", "if word == '3' or word == '2'", "if word == '3' and #got == 0 or word == '2'"),),
-        ("rooms/queues/takes/test_waiters",),
+        ("rooms/queues/takes/test_waitlist",),
     ),
     Guard(
         "retried",
         (("queue/shards/waitlist.py", "        if self._failed:\n", "        if False:\n"),),
-        ("rooms/queues/takes/test_waiters",),
+        ("rooms/queues/takes/test_waitlist",),
     ),
     Guard(
         "fair-turn",
@@ -264,12 +264,12 @@ GUARDS = (
     Guard(
         "own-write",
         (("store/durability/group_commit.py", "return self._mark if made else self._first_mark", 'return pack(("ECHO", int(made) + 1))'),),
-        ("rooms/store/test_commit", "rooms/queues/takes/test_durable"),
+        ("rooms/store/test_group_commit", "rooms/queues/takes/test_reply_durability"),
     ),
     Guard(
         "bracket",
         (("store/durability/fsync_commit.py", 'synced = after is not None and said(self._before) == after and said(self._synced) == b"OK"', "synced = True"),),
-        ("rooms/store/test_firm",),
+        ("rooms/store/test_fsync_commit",),
     ),
     Guard(
         "awake",
@@ -280,13 +280,13 @@ GUARDS = (
                 'AWAKE = pack(("CONFIG", "SET", "appendfsync", "everysec"))',
             ),
         ),
-        ("rooms/store/test_firm",),
+        ("rooms/store/test_fsync_commit",),
         ("live/store/test_slow_disk",),
     ),
     Guard(
         "identity",
         (("store/durability/held_answers.py", "if one.identity == identity:", "if identity:"),),
-        ("rooms/store/test_commit", "rooms/store/test_set_commit"),
+        ("rooms/store/test_group_commit", "rooms/store/test_set_commit"),
     ),
     Guard(
         "set-acks",
@@ -371,7 +371,7 @@ GUARDS = (
     Guard(
         "whole-shard",
         (("store/scripts/loader.py", "if link.clustered and script.guarded:", "if link.clustered and not script.guarded:"),),
-        ("live/store/test_shard_ears",),
+        ("live/store/test_sharded_pubsub",),
     ),
     Guard(
         "detour",
@@ -382,12 +382,12 @@ GUARDS = (
                 "        first, self.link = self.link is None, link\n        if first and self._sent_by is not None:",
             ),
         ),
-        ("live/store/test_primaries_commit",),
+        ("live/store/test_cluster_commit",),
     ),
     Guard(
         "redirected",
         (("store/durability/cluster_commit.py", "if firm is None or slots.turn(slot) != turn:", "if firm is None:"),),
-        ("live/store/test_primaries_commit",),
+        ("live/store/test_cluster_commit",),
     ),
     Guard(
         "foreign",
@@ -401,23 +401,23 @@ GUARDS = (
             (STORED, "    and head.grant == grant\n    and head.generation == generation\n    and new.generation > generation\n", ""),
             (STORED, "  if head and head.grant == grant and head.generation == generation then", "  if true then"),
         ),
-        ("scripts/accounts/test_ledger", "live/tokens/refresh/test_refresher"),
+        ("scripts/accounts/test_account_store", "live/tokens/refresh/test_refresher"),
     ),
     Guard(
         "refresh-lease",
         (("tokens/lua/intent.lua", "if not r or r.holder == '' or r.lease ~= leases[i] then", "if not r or r.holder == '' then"),),
-        ("scripts/accounts/test_ledger",),
+        ("scripts/accounts/test_account_store",),
     ),
     *(Guard(name, ((file, there, instead),), *red) for name, file, there, instead, *red in (*OF_ONE_REFRESH, *OF_QUEUES, *OF_STORES)),
     Guard(
         "late",
         (("tokens/provider/http_post.py", "if self._clock.monotonic() > send_by:", "if send_by < 0:"),),
-        ("live/tokens/provider/test_exchange", "live/tokens/refresh/test_refresher_crash"),
+        ("live/tokens/provider/test_token_endpoint", "live/tokens/refresh/test_refresher_crash"),
     ),
     Guard(
         "moved-on",
         (("tokens/refresh/unknown_outcome.py", "await self._moved_on(account, opened):", "not opened:"),),
-        ("live/tokens/refresh/test_doubts",),
+        ("live/tokens/refresh/test_unknown_outcome",),
     ),
     Guard(
         "one-request",
@@ -427,7 +427,7 @@ GUARDS = (
     Guard(
         "past",
         ((STORED, "if head and head.grant == grant and head.generation > generation + 1 then", "if false then"),),
-        ("scripts/accounts/test_ledger_late",),
+        ("scripts/accounts/test_account_store_late",),
         ("live/refresh_steps/test_refresh_steps",),
     ),
     Guard(
@@ -465,7 +465,7 @@ GUARDS = (
     Guard(
         "unconfirmed-lease",
         (("queue/sessions/lost_takes.py", "            known.update(one.leases())\n", "            pass\n"),),
-        ("rooms/queues/takes/test_strays",),
+        ("rooms/queues/takes/test_lost_takes",),
     ),
     Guard(
         "settings-version",
@@ -480,7 +480,7 @@ GUARDS = (
     Guard(
         "read-by-another",
         (("queue/catalog.py", "            if queue in self._reading:\n", "            if False:\n"),),
-        ("rooms/queues/test_recut",),
+        ("rooms/queues/test_resharding",),
     ),
     Guard(
         "shares",
@@ -515,7 +515,7 @@ GUARDS = (
     Guard(
         "strangers",
         (("server/access/admission.py", "if self._budget.left_s(now) < 0 or admission.budget.left_s(now) < least_s:", "if self.over:"),),
-        ("unit/server/access/test_admission", "unit/server/resp/test_flow", "unit/server/http/test_listener"),
+        ("unit/server/access/test_admission", "unit/server/resp/test_backpressure", "unit/server/http/test_listener"),
     ),
     Guard(
         "strangers-at-once",
@@ -530,7 +530,7 @@ GUARDS = (
     Guard(
         "one-at-a-time",
         (("server/resp/connection.py", "        if self.peer.may is UNAUTHENTICATED:\n            return 1\n", ""),),
-        ("unit/server/resp/test_flow",),
+        ("unit/server/resp/test_backpressure",),
     ),
     Guard(
         "stretching",
@@ -545,7 +545,7 @@ GUARDS = (
     Guard(
         "turn",
         (("server/resp/connection.py", "if now - began > TURN_S:", "if now < began:"),),
-        ("unit/server/resp/test_flow",),
+        ("unit/server/resp/test_backpressure",),
     ),
     Guard(
         "parameters-put",
@@ -586,13 +586,13 @@ GUARDS = (
         "reach-connected",
         (("tokens/provider/reach_check.py", "if not reach.permits(address[0]):", "if False:"),),
         (),
-        ("live/tokens/provider/test_reach",),
+        ("live/tokens/provider/test_reach_check",),
     ),
     Guard(
         "reach-put",
         (("config/egress.py", "if address is not None and not self.permits(str(address)):", "if False:"),),
-        ("unit/config/test_reach", "rooms/tokens/test_stored_providers"),
-        ("live/tokens/provider/test_reach",),
+        ("unit/config/test_egress", "rooms/tokens/test_stored_providers"),
+        ("live/tokens/provider/test_reach_check",),
     ),
     Guard(
         "answers-end",

@@ -58,7 +58,7 @@ OF_STORES: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] =
         "store/preflight.py",
         "if told and told[1].decode() == EMBEDDED:",
         "if True:",
-        ("rooms/store/test_check",),
+        ("rooms/store/test_preflight",),
     ),
     (
         "empty-unheard",

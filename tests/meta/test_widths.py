@@ -1,9 +1,13 @@
-"""Lines end at 100 columns, documents stay short, and docstrings begin with a sentence."""
+"""
+Lines end at 100 columns, documents stay short, docstrings begin with a sentence, those of functions
+with a verb, and say nothing twice.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +15,13 @@ ROOT = Path(__file__).parents[2]
 WIDTH_MAX = 100
 LINES_MAX = {"ARCHITECTURE.md": 300, "CHANGELOG.md": 80, "README.md": 220}
 PRAGMA = re.compile(r"  # (?:noqa|type: ignore)\b.*")
+NO_VERB = re.compile(
+    r"`|(?:An?|The|One|As|At|By|For|From|In|Of|On|With|Without|How|What|When|Where|Whether|Which"
+    r"|Who|Whose|Why|Likewise|Else)\b"
+)
+"""So fragments begin, such as "Whether it is open" and "The name of it"."""
+SENTENCE_WORDS = 6
+"""Shorter ones ("See :meth:`run`.") may be said again."""
 
 
 def documents() -> list[Path]:
@@ -106,6 +117,49 @@ def test_docstrings_begin_with_one_sentence_on_one_line() -> None:
         if not is_sentence(line)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def docstrings(path: Path) -> Iterator[tuple[ast.AST, int, str]]:
+    """Each docstring with what it is of, and its line."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and (text := ast.get_docstring(node)):
+            yield node, getattr(node, "lineno", 1), text
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {text.splitlines()[0]}"
+        for path in (ROOT / "tidewarden").rglob("*.py")
+        for node, number, text in docstrings(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if NO_VERB.match(text)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def said_twice(text: str) -> list[str]:
+    """The sentences that a docstring has more than once."""
+    sentences = re.split(r"(?<=\.)\s+", " ".join(text.split()))
+    counted = Counter(one for one in sentences if len(one.split()) >= SENTENCE_WORDS)
+    return [one for one, times in counted.items() if times > 1]
+
+
+def test_docstrings_say_nothing_twice() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {sentence}"
+        for path in (ROOT / "tidewarden").rglob("*.py")
+        for _, number, text in docstrings(path)
+        for sentence in said_twice(text)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_said_twice() -> None:
+    once, broken = (f"Any answer closes it,{gap}wherever it came from." for gap in " \n")
+    assert said_twice(f"{once} {broken}") == [once]
+    assert said_twice(f"{once} See this. See this.") == []
 
 
 def test_what_is_a_sentence() -> None:

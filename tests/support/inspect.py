@@ -48,7 +48,7 @@ takes_of = attrgetter("_takes")  # those that a pool has asked
 timer_of = attrgetter("_timer")  # of a shard
 flying_of = attrgetter("_flying")  # calls of a shard that are not answered yet
 store_memory_of = attrgetter("_store_memory")
-tries_left_of = attrgetter("_waiters._left")  # of a shard's waiting takes
+tries_left_of = attrgetter("_waitlist._left")  # of a shard's waiting takes
 LIST, FLY = "_list", "_fly"
 
 
@@ -79,7 +79,7 @@ waiting_at = attrgetter("_waiting")  # calls that are not answered yet
 backlog_of = attrgetter("_backlog")  # calls that are not sent yet
 way_of = attrgetter("_way")  # how a link finds its server
 held_of = attrgetter("_held")  # the answers that a commit holds back
-demand_of = attrgetter("_demand")  # what a commit has to wait for
+requirement_of = attrgetter("_requirement")  # what a commit has to wait for
 begin_of = attrgetter("_begin")  # the commands that begin a group
 commits_by_server = attrgetter("_made")
 links_by_shard = attrgetter("_at")
@@ -266,7 +266,7 @@ listener_of = attrgetter("_listener")
 admission_of = attrgetter("_admission")
 http_runner_of = attrgetter("_listener._runner")
 http_handlers_of = attrgetter("_listener._runner.server.connections")
-users_read_at = attrgetter("_reading._users")  # by whom the HTTP door is read
+users_read_at = attrgetter("_open_requests._users")  # by whom the HTTP door is read
 tokens_of = attrgetter("_tokens")
 cluster_of = attrgetter("_node_routes._cluster")
 authorization_of = attrgetter("_authorization")

@@ -1,6 +1,6 @@
 """
 The trap of half-closed sockets, and of peers whose host is gone: what looks alive and can
-acknowledge nothing. See test_traps.py.
+acknowledge nothing. See ``traps/test_scripts.py``.
 """
 
 from __future__ import annotations

@@ -62,6 +62,13 @@ def moment(unix_ms: int | None) -> str:
     )
 
 
+def in_trouble(provider: Mapping[str, Any]) -> bool:
+    """Tell whether a provider is in trouble, by what T.STATS says of it."""
+    return provider.get("state", "answers") != "answers" or bool(
+        provider.get("quarantined_since_ms")
+    )
+
+
 def cell(value: Any) -> str:
     """Write ``value`` on one line, printable."""
     if value is None:

@@ -1,5 +1,5 @@
 """
-The settings: every section and field with its meaning, unit, bound and the reason for its default.
+Declares the settings: each field with its meaning, unit, bound and the reason for its default.
 
 :mod:`tidewarden.config.load` loads them; ``config.toml`` at the repository's root shows them all as
 they are written.
@@ -38,7 +38,7 @@ STRATEGY = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Settings on which all nodes of a cluster agree."""
+    """Holds the settings on which all nodes of a cluster agree."""
 
     name: str = setting("tidewarden", pattern=NAME, allowed=NAME_ALLOWED)
     """
@@ -55,13 +55,13 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """This node."""
+    """Holds the settings of this node."""
 
     name: str = setting("n0", pattern=NAME, allowed=NAME_ALLOWED)
     """Its name among ``cluster.members``; it must not move to another data folder."""
     host: str = setting("127.0.0.1", required=True, allowed="an address or host name to listen on")
     """
-    Address to listen on. Loopback by default: what nobody has secured should not be reachable.
+    Address to listen on. Loopback by default: a node that is not secured should not be reachable.
     """
     advertise: str = setting("", allowed="'host' or 'host:port' by which others reach it")
     """
@@ -105,7 +105,7 @@ class Node:
     @property
     def address(self) -> str:
         """
-        The ``host:base_port`` at which others may reach it.
+        Return the ``host:base_port`` at which others may reach the node.
 
         Empty: it listens at every address of its host, whichever those are.
         """
@@ -119,28 +119,28 @@ class Node:
 
     @property
     def resp_port(self) -> int:
-        """TCP port of the RESP door."""
+        """Return the TCP port of the RESP door."""
         return self.base_port
 
     @property
     def http_port(self) -> int:
-        """TCP port of the HTTP door."""
+        """Return the TCP port of the HTTP door."""
         return self.base_port + 1
 
     @property
     def raft_port(self) -> int:
-        """TCP port on which nodes speak Raft."""
+        """Return the TCP port on which nodes speak Raft."""
         return self.base_port + 2
 
     @property
     def store_port(self) -> int:
-        """TCP port of the embedded store."""
+        """Return the TCP port of the embedded store."""
         return self.base_port + STORE_ABOVE
 
 
 @dataclass(frozen=True, slots=True)
 class Raft:
-    """The election of the leader."""
+    """Holds the settings of the leader's election."""
 
     pace: float = setting(1.0, low=0.1, high=100)
     """
@@ -151,7 +151,7 @@ class Raft:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The Valkey or Redis that holds the data."""
+    """Holds the settings of the Valkey or Redis that has the data."""
 
     url: str = setting(
         "embedded",
@@ -199,7 +199,7 @@ class Store:
 
     @property
     def replicas_needed(self) -> int:
-        """``replicas``, by the URL where it is left to that."""
+        """Return ``replicas``, or what the URL implies where that is -1."""
         return (
             self.replicas
             if self.replicas >= 0
@@ -210,9 +210,9 @@ class Store:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """
-    Limits of one request, one connection or all of them.
+    Holds the limits of one request, one connection or all of them.
 
-    Over a limit is a clear error.
+    A request over a limit gets a clear error.
     """
 
     payload_bytes: int = setting(1_048_576, low=1, high=512 * 1_048_576)
@@ -253,7 +253,7 @@ class Limits:
     """
     The part that one of several users may have of each: connections, waiting requests, streams,
     sessions, names of queues, topics, schedules and providers, the audit log's entries. Two who
-    want all have 0.44 each, and so on: something is always free for who comes later. 1: no bound.
+    want all have 0.44 each, and so on: a part is always free for users who come later. 1: no bound.
     A user who is alone has all.
     """
     wait_ms: int = setting(3_600_000, low=0, high=86_400_000)
@@ -269,7 +269,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """Settings for all queues; each queue's own settings lie in the store (Q.CONFIG)."""
+    """Holds the settings for all queues; each queue's own lie in the store (Q.CONFIG)."""
 
     strategies: tuple[str, ...] = setting(
         (), pattern=STRATEGY, allowed="names like 'package.module:function'"
@@ -282,7 +282,7 @@ class Queues:
 
 @dataclass(frozen=True, slots=True)
 class Beanstalkd:
-    """The door for clients of beanstalkd (docs/beanstalkd.md)."""
+    """Holds the settings of the door for clients of beanstalkd (docs/beanstalkd.md)."""
 
     enabled: bool = setting(False)
     """Whether it is open. Off by default: most have no such clients."""
@@ -310,36 +310,39 @@ class Beanstalkd:
     allow: tuple[str, ...] = setting(
         ("127.0.0.0/8", "::1"), pattern=NETWORK, allowed=NETWORKS_ALLOWED
     )
-    """From where ``user`` counts. This machine alone, the default."""
+    """Networks from which ``user`` counts. This machine alone, the default."""
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """The networks of ``allow``. Raises: ValueError: one is none."""
+        """Return the networks of ``allow``. Raises: ValueError: an entry is no network."""
         return networks_of(self.allow)
 
 
 @dataclass(frozen=True, slots=True)
 class Otel:
-    """What is sent to a receiver of OpenTelemetry; needs the extra ``tidewarden[otel]``."""
+    """Says what a receiver of OpenTelemetry is sent; needs the extra ``tidewarden[otel]``."""
 
     endpoint: str = setting("", allowed="an address like http://collector:4318, or nothing")
     """
-    Where OTLP over HTTP is received; ``/v1/traces`` and ``/v1/metrics`` are added. Empty, the
-    default: nothing is sent.
+    Address at which OTLP over HTTP is received; ``/v1/traces`` and ``/v1/metrics`` are added.
+    Empty, the default: nothing is sent.
     """
     traces: bool = setting(True)
     """Whether spans of refreshes and webhooks are sent. They name the account."""
     sample_share: float = setting(1.0, low=0, high=1)
-    """Of how many traces that begin here. One that came with a task goes on as it was begun."""
+    """
+    Share of the traces that begin here which is sent. A trace that came with a task goes on as it
+    was begun.
+    """
     metrics: bool = setting(True)
     """Whether the figures of ``/metrics`` are sent."""
     metrics_interval_s: float = setting(60.0, low=1, high=3600)
-    """How often they are."""
+    """How often the figures are sent, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Settings for every provider's accounts."""
+    """Holds the settings for every provider's accounts."""
 
     cache_max: int = setting(10_000, low=0, high=10_000_000)
     """
@@ -358,26 +361,26 @@ class Tokens:
     """
     put_networks: tuple[str, ...] = setting((), pattern=NETWORK, allowed=NETWORKS_ALLOWED)
     """
-    What providers that are put while nodes run may reach besides public addresses, and by
-    ``http://``, too. Empty, the default: nothing, so that who may put one reaches no further.
+    Networks that providers which are put while nodes run may reach besides public addresses, and by
+    ``http://``, too. Empty, the default: none, so that a user who may put one reaches no further.
     """
     put_allowed: tuple[str, ...] = setting(
         (), pattern=rf"{PROXY}|{HEADERS}", allowed=f"{PROXY!r} and {HEADERS!r}"
     )
     """
-    What else such providers may have: a ``proxy``, and ``headers`` that say which host or hop a
-    request is for (Host, Cookie, X-Forwarded-For). Empty, the default: neither.
+    Settings that such providers may have, too: a ``proxy``, and ``headers`` that say which host or
+    hop a request is for (Host, Cookie, X-Forwarded-For). Empty, the default: neither.
     """
 
     @property
     def reach(self) -> Reach:
-        """What providers that are put may reach. Raises: ValueError: a network is none."""
+        """Return what providers that are put may reach. Raises: ValueError: one is no network."""
         return reach_of(self.put_networks, self.put_allowed)
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The daemon's log."""
+    """Holds the settings of the daemon's log."""
 
     level: str = setting("info", choices=("debug", "info", "warning", "error"))
     """Least level that is written. ``info``: every change of state, nothing per request."""
@@ -390,9 +393,9 @@ class Log:
 @dataclass(frozen=True, slots=True)
 class Vault:
     """
-    The key that seals stored tokens: 32 bytes in base64.
+    Says where the key is that seals stored tokens: 32 bytes in base64.
 
-    It has several keys, one per line, during a rotation.
+    During a rotation there are several keys, one per line.
     """
 
     key_file: str = setting("", path=True)
@@ -413,22 +416,22 @@ class Vault:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who may connect: AUTH at the RESP door, a bearer token at the HTTP door."""
+    """Describes a user who may connect: AUTH at the RESP door, a bearer token at the HTTP door."""
 
     name: str = setting("", required=True, pattern=NAME, allowed=NAME_ALLOWED)
-    """What AUTH names."""
+    """The user's name, as AUTH sends it."""
     secret_hash: str = setting("", required=True, secret=True, show=False, allowed=HASH_ALLOWED)
     """Hash of the secret; see ``check_secret``. The secret itself stands in no file of ours."""
     rights: tuple[str, ...] = setting((EVERYTHING,), pattern=r"(?s).*", allowed=RIGHTS_ALLOWED)
     """
-    The user's rights; see ``rights.py``. ``all``, the default: everything. An empty list: see
-    the node's state.
+    The user's rights; see ``rights.py``. ``all``, the default: everything. An empty list: the user
+    sees the node's state, no more.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events about accounts and providers, for webhooks and ``/v1/events``."""
+    """Holds the settings of events of accounts and providers, for webhooks and ``/v1/events``."""
 
     failing_s: float = setting(600.0, low=1, high=31_536_000)
     """
@@ -441,32 +444,35 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Who read, put, exported or deleted which account, and who changed what."""
+    """Holds the settings of the audit log: who read which account, and who changed what."""
 
     enabled: bool = setting(True)
-    """Whether it is noted."""
+    """Whether the log is kept."""
     kept: int = setting(10_000, low=100, high=10_000_000)
     """About how many entries of changes and denied requests the store keeps."""
     reads_kept: int = setting(10_000, low=100, high=10_000_000)
-    """Likewise of reads of tokens, each of up to 50 accounts that one user read in a window."""
+    """
+    About how many entries of reads of tokens it keeps, each of up to 50 accounts that one user read
+    in a window.
+    """
     window_s: float = setting(60.0, low=0.05, high=3600)
     """How long reads and denied requests are counted in memory before they are written, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """An address that events are sent to, signed as Standard Webhooks says."""
+    """Describes an address that events are sent to, signed as Standard Webhooks says."""
 
     name: str = ""
-    """From ``[webhooks.NAME]``."""
+    """Its name, from ``[webhooks.NAME]``."""
     url: str = setting(
         "", required=True, secret=True, show=False, allowed="an http:// or https:// address"
     )
-    """Where to. May carry a secret: hidden in ``repr`` and logs."""
+    """Address that events are sent to. May carry a secret: hidden in ``repr`` and logs."""
     events: tuple[str, ...] = setting(
         ("*",), pattern=r"[a-z._]*\*?", allowed="kinds like 'account.dead', 'account.*'"
     )
-    """Which kinds; ``*`` at the end stands for any rest. All, the default."""
+    """Kinds that are sent; ``*`` at the end stands for any rest. All, the default."""
     secrets: tuple[Secret, ...] = ()
     """
     ``secret``, ``secret_file`` or ``secret_env``: ``whsec_`` and base64. Several while one is
@@ -483,19 +489,23 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """Work that goes with each account: a task now and then, while its token can be kept fresh."""
+    """
+    Describes work that goes with each account.
+
+    It is a task now and then, while the account's token can be kept fresh.
+    """
 
     name: str = ""
-    """From ``[companions.NAME]``."""
+    """Its name, from ``[companions.NAME]``."""
     providers: tuple[str, ...] = setting((), pattern=NAME, allowed="names of providers")
-    """Whose accounts. Empty, the default: every provider's."""
+    """Providers whose accounts it goes with. Empty, the default: all of them."""
     queue: str = setting(
         "",
         required=True,
         pattern=r"[A-Za-z0-9.:/-][A-Za-z0-9_.:/-]{0,199}",
         allowed="a queue's name",
     )
-    """Where the tasks go."""
+    """Queue that the tasks are put into."""
     interval_s: float = setting(86_400.0, low=60, high=31_536_000)
     """
     How often at most, seconds; each account at its own time within it. Once a day, the default.
@@ -509,7 +519,7 @@ class Companion:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything; ``source`` names the file it came from, ``defaults`` without one."""
+    """Holds all settings; ``source`` names the file they came from, ``defaults`` without one."""
 
     cluster: Cluster = field(default_factory=Cluster)
     node: Node = field(default_factory=Node)
@@ -532,29 +542,27 @@ class Config:
 
     @property
     def address(self) -> str:
-        """
-        Where others are told to reach this node, ``host:base_port``; empty: nothing here says that.
-        """
+        """Return the ``host:base_port`` by which others are told to reach it; empty: none."""
         named = "" if self.node.advertise else self.cluster.members.get(self.node.name, "")
         return named or self.node.address
 
     @property
     def beanstalkd_port(self) -> int:
-        """TCP port of the beanstalkd door."""
+        """Return the TCP port of the beanstalkd door."""
         return self.beanstalkd.port or self.node.base_port + BEANSTALKD_ABOVE
 
     @property
     def store_folder(self) -> Path:
-        """Where an embedded store of this node has its data."""
+        """Return the folder in which an embedded store of this node has its data."""
         return Path(self.node.data_dir) / "store"
 
     @property
     def replicated(self) -> bool:
         """
-        Whether the store is one of several embedded ones that replicate; reads the store's folder.
+        Tell whether the store is one of several embedded ones that replicate; reads its folder.
 
-        It is where the node has peers, or waits to join some, or had some: a cluster that shrank
-        to one node goes on as it is.
+        It is one where the node has peers, or waits to join some, or had some: a cluster that
+        shrank to one node goes on as it is.
         """
         if self.store.url != "embedded":
             return False
@@ -566,7 +574,7 @@ class Config:
 
     @property
     def member_stores(self) -> dict[str, str]:
-        """Name and ``host:port`` of each member's embedded store."""
+        """Return name and ``host:port`` of each member's embedded store."""
         found = {name: parse_address(address) for name, address in self.cluster.members.items()}
         return {
             name: joined(place[0], place[1] + STORE_ABOVE)
@@ -576,7 +584,7 @@ class Config:
 
     @property
     def loss_warning(self) -> str:
-        """Why no member of this cluster may be lost, in words; empty: one may, or there is one."""
+        """Say why no member of this cluster may be lost; empty: one may, or there is only one."""
         if not self.replicated or len(self.cluster.members) != 2:
             return ""
         names = " and ".join(sorted(self.cluster.members))
@@ -586,7 +594,7 @@ class Config:
         )
 
     def peers(self) -> dict[str, str]:
-        """Name and ``host:base_port`` of every other node."""
+        """Return name and ``host:base_port`` of every other node."""
         return {
             name: address
             for name, address in self.cluster.members.items()

@@ -243,12 +243,12 @@ class Catalog:
         self.settings[queue] = settings
         system = self.durability.of(self._link, SYSTEM)
         for shard in shards:
-            shard.holding.commit = (
+            shard.gate.commit = (
                 system
                 if queue.startswith("_")
                 else self.durability.of(self._link, settings.durability)
             )
-            shard.holding.system = system
+            shard.gate.system = system
         return shards
 
     def _resharded(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidewarden.errors import Stale, StoreDown
+from tidewarden.store.connection import PATIENCE_S
 from tidewarden.store.reply_errors import unanswered
 from tidewarden.store.reply_sink import ReplySink
 
 from .sessions.session import Session, gone
-from .shards.call_sequence import AGAIN_S
 from .shards.reply_durability import Unconfirmed
 from .shards.resharding import Resharded
 from .shards.shard import Shard
@@ -263,7 +263,7 @@ class Take:
         """Note that a question was refused, or that its outcome is unknown."""
         if isinstance(error, Unconfirmed) and error.item:
             give_back(taken_from(shard, error.item), [shard] * len(error.item))
-            if not shard.holding.flies:
+            if not shard.gate.flies:
                 self._trouble = error
                 self._end(error=error)
                 return
@@ -299,11 +299,11 @@ class Take:
             return False
         if self._session.closed or self._under_way.drain.started:
             return False
-        if not self._asked.holding.flies:
+        if not self._asked.gate.flies:
             return False
         now = asyncio.get_running_loop().time()
         if unanswered(error) or isinstance(error, Unconfirmed):
-            self._lost_until = self._lost_until or now + AGAIN_S
+            self._lost_until = self._lost_until or now + PATIENCE_S
         return now < self._lost_until
 
     def _ask_later(self) -> None:

@@ -39,7 +39,7 @@ class PortProbes:
 
     @property
     def busy(self) -> bool:
-        """Whether any member is being probed."""
+        """Tell whether any member is being probed."""
         return bool(self._due)
 
     def begin(self, node: TCPNode) -> None:

@@ -296,7 +296,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         return float(min(max(due - library_now(), 0.0), self.times.heartbeat_s))
 
     def _hurries(self) -> bool:
-        """Whether anything is under way but heartbeats between members that are linked."""
+        """Tell whether more is under way than heartbeats between members that are linked."""
         if self._stand or self._polling or self.ended or self._found_ended or self._passing_on:
             return True
         if not self.committed() or not self._SyncObj__transport.is_calm:

@@ -445,7 +445,7 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
 
     @property
     def is_calm(self) -> bool:
-        """Whether every member is linked, nobody else is there, and no port is being looked at."""
+        """Tell whether every member is linked, no other peer is there, and no port is probed."""
         return (
             not (self._strangers or self._held or self._guests or self._probes.busy)
             and self._accepts

@@ -21,7 +21,7 @@ from tidewarden.errors import Full, StoreDown
 from .connect import redact
 from .endpoint import Endpoint, PrimaryFinder
 from .link_log import LinkLog
-from .reply_errors import NotSent, error_of, known_already, takes_no_writes, unanswered
+from .reply_errors import NotSent, ReadOnlyServer, error_of, known_already, unanswered
 from .reply_sink import ReplySink, fail_reply, ignore_errors
 
 __all__ = ["Arg", "ReplyError", "ReplySink", "StoreConnection", "fail_reply", "pack"]
@@ -29,13 +29,18 @@ __all__ = ["Arg", "ReplyError", "ReplySink", "StoreConnection", "fail_reply", "p
 Arg = str | bytes | int
 log = logging.getLogger("tidewarden.store")
 
-# a call made while the link is down waits so long for it; it was never sent, so that is safe
 PATIENCE_S = 5.0
+"""
+How long a call waits for a link that is down, or for a server that refuses it for now: nothing was
+done, so that is safe.
+"""
 HOPELESS_S = 0.5
 """
-Likewise at least, while no server can take writes: what the link was down for already counts as
-waited.
+How long it waits at least while no server can take writes: the time for which the link was down
+before counts as waited.
 """
+AGAIN_S = 0.05
+"""Pause before a call is tried again that a server refused for now."""
 STALL_S = 10.0  # a link that owes an answer for so long is cut
 BACKLOG_MAX = 100_000
 RETRY_FIRST_S, RETRY_LAST_S = 0.05, 1.0
@@ -278,7 +283,7 @@ class StoreConnection(asyncio.Protocol):
 
         From a server that takes no writes any more, nothing else is to be had.
         """
-        if self._way.finder is not None and takes_no_writes(message):
+        if self._way.finder is not None and isinstance(error_of(message), ReadOnlyServer):
             self._leave("it takes no writes any more")
 
     def _moved(self, url: str) -> None:

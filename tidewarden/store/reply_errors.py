@@ -7,9 +7,11 @@ import re
 from tidewarden.errors import Error, Full, NoQuorum, StoreDown, from_wire
 
 # The store's own words for "not now", which a caller should read as such.
-AWAY = ("BUSY", "READONLY", "UNBLOCKED", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM")
+AWAY = ("BUSY", "UNBLOCKED", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM")
 # Likewise, but the same call may be taken in a moment, or by another server now.
 NOT_RUN = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN")
+NOT_YET = ("LOADING", "MASTERDOWN")
+"""Those of which the same server may take the call in a moment."""
 # how a server before 7.0 wraps what a command of a script met with
 IN_SCRIPT = "ERR Error running script"
 _WRAPPED = re.compile(r": -([A-Z]{3,} .*)")
@@ -21,6 +23,10 @@ NO_PERMISSION = ("ACL failure in script", "The user executing the script can't")
 
 class StoreRefused(StoreDown):
     """The store is connected and will not do it now; the message is in its own words."""
+
+
+class ReadOnlyServer(StoreRefused):
+    """The server takes no write, for it is a replica (now); nothing has happened."""
 
 
 class TooFewCopies(StoreRefused):
@@ -73,9 +79,11 @@ def unanswered(error: BaseException) -> bool:
     return isinstance(error, StoreDown) and not isinstance(error, StoreRefused | NotSent)
 
 
-def takes_no_writes(message: str) -> bool:
-    """Return whether the server refused as a replica: it was demoted while we were connected."""
-    return bare(message).startswith("READONLY")
+def refused_for_now(error: BaseException) -> bool:
+    """Tell whether the server did nothing, because it takes no writes, or is not followed, now."""
+    if isinstance(error, NotRun):
+        return error.word in NOT_YET
+    return isinstance(error, ReadOnlyServer | TooFewCopies)
 
 
 def known_already(error: BaseException) -> bool:
@@ -98,6 +106,8 @@ def error_of(message: str) -> Error:
             f"the store refuses: {said.removesuffix('.')}; nothing was done. Writes go on once"
             " another store follows it"
         )
+    if word == "READONLY":
+        return ReadOnlyServer(f"the store refuses: {said}")
     if word in NOT_RUN and said == message:  # not what a script met with in its midst
         return NotRun(said)
     if word in AWAY or word in NOT_RUN:

@@ -249,7 +249,7 @@ async def test_a_script_that_waited_for_copies_for_too_long_is_refused(
 ) -> None:
     n0 = await node(views=True)
     await n0.queues.put("q", TaskSpec(b"x"))
-    monkeypatch.setattr(store_scripts, "FOLLOWED_S", 0.2)
+    monkeypatch.setattr(store_scripts, "PATIENCE_S", 0.2)
     with alone(valkey), pytest.raises(TooFewCopies, match="nothing was done"):
         await n0.queues.admin.pause("q")
 
@@ -387,7 +387,7 @@ async def test_a_script_is_run_for_all_shards_of_a_queue_in_one_call(
     await n0.queues.scripts.run_each("queue.stats", "q", ())  # it knows the script now
     if forgets:
         await n0.link.call("SCRIPT", "FLUSH")
-        if scripts_of(n0.queues).uses_library:
+        if scripts_of(n0.queues).embedded:
             await n0.link.call("FUNCTION", "FLUSH")
     calls = n0.link.calls
     rows = await n0.queues.scripts.run_each("queue.stats", "q", ())

@@ -384,7 +384,7 @@ async def test_a_script_that_the_library_lacks_is_sent_with_its_text(
 ) -> None:
     own.whole()
     async with replicated_seat(own) as one:
-        one.scripts.uses_library = False  # no lane has loaded a script
+        one.scripts.embedded = False  # no lane has loaded a script
         await flying(one, eventually)
         assert await one.queues.put("q", TaskSpec(b"x", id="a")) == "a"
 

@@ -1,6 +1,6 @@
 """
 The URL of a Redis Cluster, and whose word about it is heard; the rest is seen in
-test_store_primaries.py.
+``live/store/test_cluster_client.py``.
 """
 
 from __future__ import annotations

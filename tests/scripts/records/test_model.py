@@ -363,7 +363,7 @@ class Life(RuleBasedStateMachine):
             if task.state in ("leased", "delayed"):
                 assert (shown["at_ms"], shown["lease"]) == (task.at, task.lease), name
         counts = self.desk.counts()
-        # test_queue_lanes_model.py plays with lanes
+        # scripts/lanes/test_model.py plays with lanes
         states = [state for state in STATES if state != "waiting"]
         assert counts == {
             state: sum(task.state == state for task in self.tasks.values()) for state in states

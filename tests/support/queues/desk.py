@@ -48,7 +48,7 @@ def queue_scripts(*, library: bool = False) -> Scripts:
     """
     if library:
         scripts = copy.copy(queue_scripts())
-        scripts.uses_library = True
+        scripts.embedded = True
         return scripts
     return product_scripts()
 
@@ -69,7 +69,7 @@ def loading(
         if url or not server.lasts or key not in SENT:
             SENT.add(key)
             return scripts.load_commands(link)
-        return [("FUNCTION", "LOAD", scripts.library)] if scripts.uses_library else []
+        return [("FUNCTION", "LOAD", scripts.library)] if scripts.embedded else []
 
     return commands
 

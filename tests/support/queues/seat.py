@@ -33,7 +33,7 @@ class Seat:
             for n in range(shards)
         ]
         for shard in self.shards:
-            shard.holding.commit = shard.holding.system = self.lanes.commit
+            shard.gate.commit = shard.gate.system = self.lanes.commit
 
     @property
     def shard(self) -> Shard:

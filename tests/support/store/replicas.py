@@ -162,7 +162,7 @@ def limit(commits: Durability, limit_ms: int) -> None:
     for commit in commits._made.values():
         commit._held.limit_ms = limit_ms
         commit._waits = tuple(
-            (pack(command), least) for command, least in commit._demand.commands(limit_ms)
+            (pack(command), least) for command, least in commit._requirement.commands(limit_ms)
         )
         commit._held.expire()  # counts on it that all wait equally long
 

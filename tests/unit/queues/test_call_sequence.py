@@ -14,6 +14,7 @@ from tidewarden.errors import Stale, StoreDown
 from tidewarden.queue.shards import call_sequence
 from tidewarden.queue.shards.reply_durability import Unconfirmed
 from tidewarden.queue.shards.resharding import Resharded
+from tidewarden.store.connection import PATIENCE_S
 from tidewarden.store.durability.set_commit import ANSWERS
 from tidewarden.store.reply_errors import error_of
 
@@ -205,7 +206,7 @@ async def test_nothing_new_is_sent_before_what_is_sent_again(seat: Seat) -> None
 async def test_a_server_that_takes_no_writes_is_asked_again(
     seat: Seat, reply: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_sequence, "PAUSE_S", 0.0)
+    monkeypatch.setattr(call_sequence, "AGAIN_S", 0.0)
     put, touch = seat.shard.put("a", "", b"1"), seat.shard.touch("b", 5, 0)
     await turn()
     refused = error_of(reply)
@@ -242,7 +243,7 @@ async def test_a_refusal_is_told_and_the_next_call_begins_a_stream(seat: Seat) -
 async def test_it_ends_after_a_while_with_what_is_so(
     seat: Seat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_sequence, "AGAIN_S", 0.05)
+    monkeypatch.setattr(call_sequence, "PATIENCE_S", 0.05)
     put = seat.shard.put("a", "", b"1")
     await turn()
     seat.lane.lose()
@@ -281,7 +282,7 @@ async def test_what_is_no_call_of_the_sequence_is_told_as_before(seat: Seat) -> 
 
 
 async def test_a_queue_that_waits_for_nobody_numbers_nothing(seat: Seat) -> None:
-    seat.shard.holding.commit = None
+    seat.shard.gate.commit = None
     put = seat.shard.put("a", "", b"1")
     await turn()
     assert not serials(seat.data.sent)
@@ -348,7 +349,7 @@ async def test_a_call_has_its_number_whatever_the_durability_is_now(seat: Seat) 
     await turn()
     first = serials(seat.lane.sent)
     lane = seat.lane
-    seat.shard.holding.commit = None
+    seat.shard.gate.commit = None
     lane.lose()
     await turn()
     assert serials(seat.data.sent[-1:]) == first
@@ -421,7 +422,7 @@ async def test_those_whose_time_has_passed_are_told_together(
     moved(seat)
     await settle(seat)
     sent = len(serials(all_sent(seat)))
-    later_s[0] = 2 * call_sequence.AGAIN_S
+    later_s[0] = 2 * PATIENCE_S
     owing(seat).lose()
     await turn()
     for put in (first, second):

@@ -115,7 +115,7 @@ async def test_a_lost_connection_holds_nothing_up(seat: Seat) -> None:
 
 
 async def test_a_queue_that_waits_for_nobody_goes_by_the_link(seat: Seat) -> None:
-    seat.shard.holding.commit = None
+    seat.shard.gate.commit = None
     put = seat.shard.put("a", "", b"1")
     await turn()
     seat.data.answer(NOTHING)

@@ -16,7 +16,7 @@ import typer
 
 from tidewarden.cli.connection import NodeLine, connected
 from tidewarden.cli.options import DATA_DIR, NOTHING, AsJson, DataDir, Url
-from tidewarden.cli.output import moment, print_json, print_map, print_table
+from tidewarden.cli.output import in_trouble, moment, print_json, print_map, print_table
 from tidewarden.clock import SystemClock
 
 Account = Annotated[
@@ -259,7 +259,7 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
             typer.echo(f"{name}: {_why(one)}. {one['advice']}.")
         if one.get("quarantined_since_ms"):
             typer.echo(f"{name} is in quarantine: no refusal counts, and nobody is given up.")
-    if troubled := [name for name, one in answer.items() if _troubled(one)]:
+    if troubled := [name for name, one in answer.items() if in_trouble(one)]:
         typer.echo(
             "Why, and what comes next:"
             f" {', '.join(f'tidewarden token why {name}' for name in troubled[:5])}"
@@ -284,10 +284,6 @@ def following(unix_ms: int | None, state: str) -> str:
     if not unix_ms:
         return "due" if state not in ("answers", *ENDED) else "-"
     return short(unix_ms) if unix_ms > SystemClock().unix_ms() else "due"
-
-
-def _troubled(one: Mapping[str, Any]) -> bool:
-    return one.get("state", "answers") != "answers" or bool(one.get("quarantined_since_ms"))
 
 
 def _standing(one: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidewarden.cli.options import DATA_DIR
+from tidewarden.cli.output import in_trouble
 from tidewarden.config.addresses import joined
 
 TOKEN_STATES = {
@@ -293,7 +294,7 @@ def _tokens(snapshot: ViewSnapshot, columns: int) -> list[Text | Table]:
 
 def _providers(stats: Mapping[str, Mapping[str, Any]]) -> list[Text]:
     """Make a line for each provider in trouble, those first whose accounts suffer most."""
-    troubled = [(name, one) for name, one in stats.items() if _troubled(one)]
+    troubled = [(name, one) for name, one in stats.items() if in_trouble(one)]
     troubled.sort(key=lambda pair: -int(pair[1].get("failing", 0)))
     lines = [
         Text(f"{name} ", style="bold red", no_wrap=True, overflow="ellipsis")
@@ -309,10 +310,6 @@ def _providers(stats: Mapping[str, Mapping[str, Any]]) -> list[Text]:
             )
         )
     return lines
-
-
-def _troubled(stands: Mapping[str, Any]) -> bool:
-    return stands.get("state", "answers") != "answers" or bool(stands.get("quarantined_since_ms"))
 
 
 def _stands(stands: Mapping[str, Any]) -> str:

@@ -143,6 +143,6 @@ class Chooser:
         await sleep_or(self._woken, self._clock, self._clock.monotonic() + rest_s)
 
     def _is_calm(self) -> bool:
-        """Whether another node leads, and is about to go on."""
+        """Tell whether another node leads, and is about to go on."""
         leader = self._member.leader()
         return not (leader in (None, self._member.name) or self._member.ended())

@@ -1,6 +1,4 @@
-"""
-Items of one verb that wait to be sent to one shard together, and the call that they travel in.
-"""
+"""Gathers the items of one verb for one shard, and receives the replies of its calls."""
 
 from __future__ import annotations
 
@@ -16,14 +14,14 @@ from .call_sequence import END_REFUSED, OVER, PUT_REFUSED, applied
 from .reply_durability import PendingReply, Unconfirmed
 
 WIDTH_OF_END = {"ack": 3, "end": 5}
-"""Of the verbs that end leases: arguments an item, the first two of which are id and lease."""
+"""Arguments of an item, by the verbs that end leases; the first two are id and lease."""
 
 
 class Batch:
     """
-    Items of one verb that wait to be sent: their arguments, and who wants each reply.
+    Holds items of one verb that wait to be sent: their arguments, and each item's receiver.
 
-    ``first``: so many go before others.
+    ``first`` is how many of them go before the others.
     """
 
     __slots__ = ("args", "bytes", "first", "head", "name", "receivers", "verb")
@@ -38,7 +36,7 @@ class Batch:
         self.receivers: list[ReplySink] = []
 
     def add_first(self, args: Sequence[Arg], receiver: ReplySink) -> None:
-        """One more item that goes before others, behind the earlier ones of these."""
+        """Add an item that goes before the others, behind earlier items of its kind."""
         at, width = self.first, len(args)
         self.args[at * width : at * width] = args
         self.receivers.insert(at, receiver)
@@ -46,9 +44,9 @@ class Batch:
 
     def answer_of_applied(self, said: int) -> list[int] | None:
         """
-        Return the answers of a batch that ran, and whose answers were lost; None: nobody knows.
+        Return the answers of a batch that ran, and whose answers were lost; None: unknown.
 
-        ``said``: which of them were refusals.
+        ``said`` tells whether some of them were refusals.
         """
         sure = self.verb == "put" and not said & PUT_REFUSED
         sure = sure or (self.verb in ("ack", "end") and not said & END_REFUSED)
@@ -61,7 +59,7 @@ class Batch:
             yield str(self.args[at]), int(self.args[at + 1])
 
     def answer(self, items: Any) -> None:
-        """The script's answer for each item, or its refusal of them all."""
+        """Hand out the script's answer to each item, or its refusal of them all."""
         if isinstance(items, ReplyError):
             self.fail(error_of(str(items)))
         elif len(items) != len(self.receivers):
@@ -72,13 +70,13 @@ class Batch:
                     receiver.set_result(item)
 
     def fail(self, error: BaseException) -> None:
-        """Nobody's item was done, or nobody knows."""
+        """Fail every item: none was done, or the outcome is unknown."""
         for receiver in self.receivers:
             fail_reply(receiver, error)
 
 
 class CallOwner(Protocol):
-    """Hears of its calls what the replies say: the shard that sent them."""
+    """Takes in what the replies of its calls say: the shard that sent them."""
 
     @property
     def part_refused(self) -> Callable[[str], None]: ...
@@ -100,9 +98,9 @@ class CallOwner(Protocol):
 
 class BatchCall:
     """
-    One call of one or several batches under way; it receives the script's reply.
+    Receives the script's reply to one call of one or several batches.
 
-    Its ``serial`` and what follows are its :class:`.call_sequence.SequencedCall`'s.
+    ``serial`` and the attributes that follow are those of :class:`.call_sequence.SequencedCall`.
     """
 
     __slots__ = (
@@ -140,7 +138,7 @@ class BatchCall:
 
     @property
     def sent_by(self) -> Callable[[StoreConnection], None] | None:
-        """What has to know by which connection the call goes."""
+        """Return the callback that has to know by which connection the call goes."""
         return None if self.pending is None else self.pending.sent_by
 
     def done(self) -> bool:
@@ -149,9 +147,9 @@ class BatchCall:
     def set_result(self, result: Any, /) -> None:
         if self.run is not None:
             self.run.ended()
-        # Before its items: a take that finds nothing and parks has to see what this reply says of
-        # the shard.
-        pending, self.pending = self.pending, None  # no ring: the collector of rings runs rarely
+        # The head goes before the items: a take that finds nothing and parks has to see what this
+        # reply says of the shard.
+        pending, self.pending = self.pending, None  # no cycle: the cycle collector runs rarely
         if pending is not None:
             parts = self._landed(result)
             self._shard.send_next()
@@ -161,7 +159,7 @@ class BatchCall:
         self._shard.send_next()
 
     def _landed(self, result: Any) -> Sequence[Any]:
-        """What the reply says of the shard; each batch's part of it."""
+        """Pass on what the reply says of the shard; returns each batch's part of it."""
         self.answered = True
         now_ms, next_ms, woke, items = result
         self._shard.on_reply(now_ms, next_ms, bool(woke))
@@ -170,7 +168,7 @@ class BatchCall:
         return items if self.name == "queue.batch" else (items,)
 
     def leases(self, parts: Sequence[Any], /) -> Iterator[tuple[str, int]]:
-        """Of the tasks that were taken."""
+        """List ids and lease numbers of the tasks that were taken."""
         for batch, part in zip(self._batches, parts, strict=True):
             if batch.name == "queue.take" and not isinstance(part, ReplyError):
                 for rows in part:
@@ -192,7 +190,7 @@ class BatchCall:
             batch.answer(part)
 
     def unconfirmed(self, parts: Sequence[Any], error: NoQuorum, /) -> None:
-        """The answers missed their durability."""
+        """Send the call again if that may help; else tell that its answers are unconfirmed."""
         told = self._shard.takes_back(self, error, parts)
         if told is not None:
             self._tell(told, parts)
@@ -229,7 +227,11 @@ class BatchCall:
             self.give_up(told)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell that it was refused, or why nobody knows; where it has run, what was taken there."""
+        """
+        Tell that the call was refused, or why its outcome is unknown.
+
+        Where it has run, each error has the item's answer, by which what was taken is known.
+        """
         if self.parts is not None and error is self.doubt:
             self._shard.on_error((), error)
             self._tell(error, self.parts)
@@ -238,7 +240,7 @@ class BatchCall:
             self._shard.on_error(self._batches, error)
 
     def _ran_before(self, said: int, pending: PendingReply | None) -> None:
-        """It was sent again, and had run before: most of its answers follow from that."""
+        """Answer a call that was sent again and had run before: most answers follow from that."""
         assert self.doubt is not None
         lost: list[Batch] = []
         if self.parts is None:
@@ -247,7 +249,7 @@ class BatchCall:
             self._batches = [one for one in self._batches if one not in lost]
             self.parts = [part for part in parts if part is not None]
         parts_known, self.parts = self.parts, None
-        if lost:  # its arguments are those of all
+        if lost:  # the call is sent no more: its arguments are those of all batches
             self.until = OVER
         self._shard.on_error(lost, self.doubt)
         if pending is not None:
@@ -258,7 +260,7 @@ class BatchCall:
 
 class SingleCall:
     """
-    One script by itself, or one item of a batch run again.
+    Receives the reply to one script by itself, or to one item of a batch that is run again.
 
     ``receiver`` gets the whole answer, or that of the item. A refusal of an item is ``final``.
     """
@@ -280,21 +282,21 @@ class SingleCall:
 
     @property
     def sent_by(self) -> Callable[[StoreConnection], None] | None:
-        """What has to know by which connection the call goes."""
+        """Return the callback that has to know by which connection the call goes."""
         return None if self.pending is None else self.pending.sent_by
 
     def set_result(self, result: Any, /) -> None:
         if self.run is not None:
             self.run.ended()
         answers = self.heard(result)
-        pending, self.pending = self.pending, None  # no ring: the collector of rings runs rarely
+        pending, self.pending = self.pending, None  # no cycle: the cycle collector runs rarely
         if pending is not None:
             pending.hold(answers)
         else:
             self.deliver(answers)
 
     def heard(self, result: Any, /) -> Any:
-        """What the reply says of the shard; its items."""
+        """Pass on what the reply says of the shard; returns its items."""
         now_ms, next_ms, woke, items = result
         self._shard.on_shard_state(now_ms, next_ms, bool(woke))
         if self.in_order:
@@ -302,7 +304,7 @@ class SingleCall:
         return items
 
     def leases(self, _items: Any, /) -> tuple[()]:
-        """No take goes alone."""
+        """Return nothing: no take goes alone."""
         return ()
 
     def deliver(self, items: Any, /) -> None:
@@ -311,7 +313,7 @@ class SingleCall:
             self._receiver.set_result(items[0] if self._item else items)
 
     def unconfirmed(self, items: Any, error: NoQuorum, /) -> None:
-        """The answer missed its durability."""
+        """Tell that the answer missed its durability."""
         fail_reply(self._receiver, Unconfirmed(str(error), items[0] if self._item else items))
 
     def set_exception(self, exception: BaseException, /) -> None:
@@ -326,7 +328,7 @@ class SingleCall:
 
 
 class Whole(SingleCall):
-    """A script by itself, of which ``receiver`` gets the whole reply."""
+    """Receives the reply to a script by itself, all of which ``receiver`` gets."""
 
     __slots__ = ()
 
@@ -335,12 +337,12 @@ class Whole(SingleCall):
         return result
 
     def set_exception(self, exception: BaseException, /) -> None:
-        # It ran, and its way kept the reply.
+        # The script ran, and the route withheld its reply.
         if isinstance(exception, NoQuorum):
             self._shard.missed()
         super().set_exception(exception)
 
 
 def never() -> bool:
-    """What is told even when nobody wants it: the shard learns from it."""
+    """Return False: the shard learns from a reply even if no caller wants it."""
     return False

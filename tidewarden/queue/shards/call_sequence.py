@@ -16,22 +16,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from tidewarden.errors import Error, NoQuorum
+from tidewarden.store.connection import AGAIN_S, PATIENCE_S
 from tidewarden.store.durability.held_answers import Moved
-from tidewarden.store.reply_errors import (
-    NotRun,
-    StoreRefused,
-    TooFewCopies,
-    takes_no_writes,
-    unanswered,
-)
+from tidewarden.store.reply_errors import refused_for_now, unanswered
 
-AGAIN_S = 5.0
-"""A call is sent again for so long after its first trouble, as it would wait for a connection."""
 OVER = -1.0
 """:attr:`SequencedCall.until` of a call that is sent no more."""
 NOT_REACHED = "calls before it are not known to have run; nothing was done"
-PAUSE_S = 0.05
-"""Before a call is sent again that a server refused for now."""
 NUMBERED = frozenset(("queue.put", "queue.ack", "queue.end", "queue.batch"))
 REPEATABLE = frozenset(
     ("queue.touch", "queue.wait", "queue.leases", "queue.lock_acquire", "queue.lock_renew")
@@ -42,7 +33,7 @@ PUT_REFUSED, END_REFUSED = 1, 2
 
 
 class SequencedCall(Protocol):
-    """A call of a shard, as its sequence sees it."""
+    """Shows a call of a shard to its sequence."""
 
     name: str
     serial: tuple[int, int] | None
@@ -50,7 +41,7 @@ class SequencedCall(Protocol):
     order: int
     """Its place among the shard's calls; 0: it was not sent."""
     until: float
-    """It is sent again until then (the loop's time); 0: it has met with no trouble."""
+    """It is sent again until then (the loop's time); 0: it has not failed."""
     doubt: BaseException | None
     """Why its outcome is unknown; None: it is known not to have run."""
     parts: Sequence[Any] | None
@@ -68,11 +59,11 @@ class Sender(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no batch is under way."""
+        """Tell whether no batch is under way."""
 
     @property
     def retired(self) -> bool:
-        """Whether the queue was cut anew since."""
+        """Tell whether the queue was resharded since."""
 
     def send_again(self, call: Any) -> None:
         """Send a call that was sent before."""
@@ -86,10 +77,11 @@ class Sender(Protocol):
 
 class CallSequence:
     """
-    The calls of one shard that are under way, and those of them that are to be sent again.
+    Keeps the calls of one shard that are under way, and those that are to be sent again.
 
-    These are sent once no other is under way, in their order, one after the other. Nothing new is
-    batched meanwhile. What is sent all the same finds a gap, and stands behind them then.
+    Calls are sent again once no other is under way, in their order, one after the other. No new
+    call is batched meanwhile. A call that is sent all the same finds a gap, and then stands behind
+    them.
     """
 
     __slots__ = ("_again", "_latest", "_number", "_order", "_pause", "_shard", "_stream", "_under")
@@ -97,7 +89,7 @@ class CallSequence:
     def __init__(self, shard: Sender) -> None:
         self._shard = shard
         self._stream = 0  # 0: the next call begins one
-        self._latest = 0  # of the record, as far as a refusal has told
+        self._latest = 0  # the record's stream, as far as a refusal has told it
         self._number = 0
         self._order = 0
         self._under: dict[SequencedCall, None] = {}
@@ -106,7 +98,7 @@ class CallSequence:
 
     @property
     def repeats(self) -> bool:
-        """Whether calls are to be sent again."""
+        """Tell whether calls are to be sent again."""
         return bool(self._again)
 
     def leases(self) -> Iterator[tuple[str, int]]:
@@ -150,15 +142,15 @@ class CallSequence:
         self._again.sort(key=lambda call: call.order)
         first = self._again.pop(0)
         if first.serial is None and first.name in NUMBERED:
-            # It did not run, so none behind it can have. Only now, when nothing is under way, may
-            # another stream begin: what is sent before finds a gap, and keeps its place.
+            # It did not run, so no call behind it did. Only now, when no call is under way, may
+            # another stream begin: a call that is sent before finds a gap, and keeps its place.
             self._stream = 0
             for call in self._again:
                 call.serial = call.doubt = call.parts = None
         self._shard.send_again(first)
 
     def _give_up_late(self) -> None:
-        """Tell those whose time has passed while others were sent before them."""
+        """Give up the calls whose time has passed while others were sent before them."""
         now = asyncio.get_running_loop().time()
         for call in [one for one in self._again if one.until <= now]:
             self._again.remove(call)
@@ -173,12 +165,12 @@ class CallSequence:
         """
         Take ``call`` back, to send it again; else return the error that its caller is told.
 
-        ``parts``: its answers, where it ran, and what it wrote may be lost.
+        ``parts``: its answers, where it ran and its writes may be lost.
         """
         now = asyncio.get_running_loop().time()
         if not call.order:
             return error
-        call.until = call.until or now + AGAIN_S
+        call.until = call.until or now + PATIENCE_S
         again = now < call.until
         if is_gap(error):
             again = self._gap(call, error) and again
@@ -187,7 +179,8 @@ class CallSequence:
             call.doubt, call.parts = error, parts  # where it runs next, its answers may be others
         elif not self._refused_for_now(error):
             again = False  # it has used no number: what was sent behind it finds a gap
-        # A retired shard can say no more whether it ran; what did not is repeated in the new cut.
+        # A retired shard cannot say any more whether a call ran; one that did not run is repeated
+        # in the new layout.
         if again and not (self._shard.retired and call.doubt is not None):
             self._again.append(call)
             return None
@@ -197,9 +190,7 @@ class CallSequence:
         return call.doubt or (NoQuorum(NOT_REACHED) if is_gap(error) else error)
 
     def _gap(self, call: SequencedCall, error: BaseException) -> bool:
-        """
-        Note that ``call`` did not run now; return whether that means that it never did.
-        """
+        """Note that ``call`` did not run now; return whether that means that it never did."""
         self._latest = int(str(error).split()[1])
         stream = call.serial[0] if call.serial else 0
         if call.doubt is not None and self._latest != stream:
@@ -208,16 +199,10 @@ class CallSequence:
         return True
 
     def _refused_for_now(self, error: BaseException) -> bool:
-        """Whether the server did nothing, for it takes no writes, or is not followed, now."""
-        if isinstance(error, NotRun):
-            now = error.word in ("LOADING", "MASTERDOWN")
-        else:
-            said = str(error).partition("the store refuses: ")[2]
-            now = isinstance(error, TooFewCopies) or (
-                isinstance(error, StoreRefused) and takes_no_writes(said)
-            )
+        """Tell whether the server did nothing for now; if so, wait before a call is sent again."""
+        now = refused_for_now(error)
         if now and self._pause is None:
-            self._pause = asyncio.get_running_loop().call_later(PAUSE_S, self._pause_over)
+            self._pause = asyncio.get_running_loop().call_later(AGAIN_S, self._pause_over)
         return now
 
     def _pause_over(self) -> None:
@@ -232,7 +217,7 @@ class Streams:
         self._latest = 0
 
     def begin(self, above: int) -> int:
-        """Return a number above that, and above each that this node has used, in any process."""
+        """Return a number above ``above`` and above each that any process of this node has used."""
         self._latest = max(self._latest + 1, above + 1, time.time_ns() // 1000)
         return self._latest
 
@@ -241,7 +226,7 @@ STREAMS = Streams()
 
 
 def is_gap(error: BaseException) -> bool:
-    """Whether a call was refused because the one before it had not run."""
+    """Tell whether a call was refused because the one before it had not run."""
     return type(error) is Error and str(error).startswith("GAP ")
 
 

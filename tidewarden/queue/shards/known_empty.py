@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-# How long it is believed: should a message be lost, takes pass the shard by for no longer.
+# How long the shard is believed to be empty: should a message be lost, takes skip it no longer.
 BARE_S = 5.0
 
 
 class Wakeable(Protocol):
-    """What is asked of a shard: how often it was woken, and whether anything is due there."""
+    """Says of a shard how often it was woken, and whether anything is due there."""
 
     @property
     def wakes(self) -> int: ...
@@ -34,10 +34,12 @@ class KnownEmpty:
 
     def found(self, shard: Wakeable, wakes: int, *, told: bool) -> None:
         """
-        A take of any task, sent when ``shard`` had been woken so often, has left nothing there.
-        ``told``: its script has registered this node, which hears from whichever node changes that.
+        Note that a take of any task has left nothing in ``shard``.
+
+        ``wakes``: how often the shard had been woken when the take was sent. ``told``: the take's
+        script has registered this node, so that the node which changes that tells it.
         """
-        if told or not self.holds(shard):  # else it is known already, and better
+        if told or not self.holds(shard):  # otherwise more is known already
             self._wakes, self._told, self._holder, self._until = (
                 wakes,
                 told,
@@ -46,9 +48,7 @@ class KnownEmpty:
             )
 
     def dry(self, shard: Wakeable) -> bool:
-        """
-        Whether nothing is known to have become ready since then; another node may know better.
-        """
+        """Tell whether no task is known to be ready since then; another node may know better."""
         return self._wakes == shard.wakes
 
     def holds(self, shard: Wakeable) -> bool:

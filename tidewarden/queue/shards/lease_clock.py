@@ -1,25 +1,25 @@
 """
-The lease clock, as one node knows it.
+Reckons the lease clock, as one node knows it.
 
-It is the store's clock less its steps, so that it runs on evenly.
-
-See docs/decisions/0015-clock.md. Nothing here asks anybody; :mod:`tidewarden.cluster.store_clock`
-does, and tells what it heard.
+The lease clock is the store's clock less its steps, so that it runs on evenly: see
+docs/decisions/0015-clock.md. This module asks nothing; :mod:`tidewarden.cluster.store_clock` asks
+the store, and passes on what it hears.
 """
 
 from __future__ import annotations
 
 from tidewarden.clock import Clock
 
-# the store's clock went so much faster or slower than ours between two looks: it was stepped
+# The store's clock was stepped if it gained or lost more against ours between two looks.
 STEP_MS = 5000
 LATE_S = 1.0  # an answer that took longer says too little of the moment at which it was given
 
 
 class LeaseClock:
     """
-    ``steps`` steps of the store's clock are known, ``lag_ms`` in all (forward ones count positive).
+    Reckons the lease clock by this node's monotonic clock.
 
+    ``steps`` steps of the store's clock are known, ``lag_ms`` in all (forward ones count positive).
     Until the first :meth:`heard` nothing is known, and scripts are told nothing.
     """
 
@@ -33,30 +33,29 @@ class LeaseClock:
         """
         Return where the lease clock stands now, or a little less; 0: not known.
 
-        It is never more than that.
+        The result is never more than that.
         """
         return 0 if self._ahead_ms is None else int(self._monotonic() * 1000) + self._ahead_ms
 
-    def stamp(self, cut: str) -> str | int:
-        """How scripts are told (see ``lua/shared/record.lua``); ``cut`` comes last."""
+    def stamp(self, layout: str) -> str | int:
+        """Return what tells scripts (see ``lua/shared/record.lua``); ``layout`` comes last."""
         ahead_ms = self._ahead_ms
-        if not (self.steps or cut or ahead_ms is None):  # every call of every script comes by here
+        # Every call of every script comes by here.
+        if not (self.steps or layout or ahead_ms is None):
             return min(0, -ahead_ms - int(self._monotonic() * 1000))
         known_ms = self.known_ms()
         if self.steps:
-            return f"0~{max(0, known_ms)}~{self.steps}~{self.lag_ms}{cut}"
-        return f"0~{max(0, known_ms)}{cut}" if cut else 0
+            return f"0~{max(0, known_ms)}~{self.steps}~{self.lag_ms}{layout}"
+        return f"0~{max(0, known_ms)}{layout}" if layout else 0
 
     def heard(self, sent: float, time_ms: int, steps: int, lag_ms: int) -> int:
         """
-        Note that the store's clock said ``time_ms``.
+        Note that the store's clock said ``time_ms`` between ``sent`` (monotonic seconds) and now.
 
-        It did so between ``sent`` (monotonic seconds) and now.
+        ``steps`` and ``lag_ms`` are as the store has them.
 
-        ``steps`` and ``lag_ms`` are what is written down there.
-
-        Returns: by how much it has stepped (ms) since it was heard last, 0 when that is not certain
-        or others have found it already.
+        Returns: by how many ms the clock has stepped since it was heard last; 0: that is not
+        certain, or others have found it already.
         """
         now = self._monotonic()
         first, others = self._ahead_ms is None, steps != self.steps

@@ -1,7 +1,7 @@
 """
-Answers of a queue that wants more than the primary's word.
+Holds back the answers of a queue that wants more than the primary's word.
 
-What a script's reply says of its shard counts at once; its answers are handed out when they are
+What a script's reply says of its shard counts at once. Its answers are handed out once they are
 firm.
 """
 
@@ -16,7 +16,7 @@ from tidewarden.store.durability.set_commit import Flight, SetCommit
 
 
 class Unconfirmed(NoQuorum):
-    """An answer that missed its durability. ``item``: what it was."""
+    """Tells that an answer missed its durability; ``item`` is that answer."""
 
     def __init__(self, message: str, item: Any) -> None:
         super().__init__(message)
@@ -24,28 +24,28 @@ class Unconfirmed(NoQuorum):
 
 
 class Landing(Protocol):
-    """A call under way that hands its answers out in two steps: see :class:`PendingReply`."""
+    """Hands out the answers of a call in two steps: see :class:`PendingReply`."""
 
     def leases(self, answers: Any, /) -> Iterable[tuple[str, int]]:
         """
         List ids and lease numbers of tasks taken in answers that wait for their group.
 
-        Only here is it known whose they are.
+        No other part knows whose leases these are.
         """
 
     def deliver(self, answers: Any, /) -> None:
-        """The answers may be relied on."""
+        """Hand out the answers, which may be relied on."""
 
     def unconfirmed(self, answers: Any, error: NoQuorum, /) -> None:
-        """They may not."""
+        """Tell that the answers may not be relied on."""
 
 
 class PendingReply:
     """
     Holds the answers of a script back until its group commit confirms them.
 
-    Then ``landing`` hands them out. It stands among ``waiting`` meanwhile. ``flight``: by which the
-    script is sent, where the store's in-sync set confirms it.
+    Then ``landing`` hands them out. The reply stands among ``waiting`` meanwhile. ``flight`` sends
+    the script, where the store's in-sync set confirms it.
     """
 
     __slots__ = ("_add", "_answers", "_ground", "_landing", "_waiting", "sent_by")
@@ -69,7 +69,7 @@ class PendingReply:
         self._answers: Any = None
 
     def hold(self, answers: Any) -> None:
-        """The script has run at the primary, and answered this."""
+        """Hold back what the script answered, which has run at the primary."""
         self._answers = answers
         self._waiting[self] = None
         self._add(self._ground, self)
@@ -83,7 +83,7 @@ class PendingReply:
         try:
             self._landing.deliver(self._answers)
         finally:
-            del self._waiting[self]  # not before: who takes what it holds knows of it then
+            del self._waiting[self]  # not before: now the receivers know of the leases
 
     def missed(self, error: NoQuorum, /) -> None:
         """See :class:`tidewarden.store.durability.held_answers.HeldAnswer`."""
@@ -95,10 +95,10 @@ class PendingReply:
 
 class DurabilityGate:
     """
-    What a shard's answers pass through, by the durability in the header of the script.
+    Passes a shard's answers on, by the durability in the header of the script.
 
-    ``commit`` is of the queue; ``system`` of what must not be lost, whatever the queue is in whose
-    shard it lies.
+    ``commit`` is for answers of the queue; ``system`` for what must not be lost, whatever the queue
+    whose shard has it.
     """
 
     __slots__ = ("_waiting", "commit", "system")
@@ -110,7 +110,7 @@ class DurabilityGate:
 
     @property
     def flies(self) -> bool:
-        """Whether calls go with their confirmation, where there is room."""
+        """Tell whether calls go with their confirmation, where a lane is free."""
         return isinstance(self.commit, SetCommit)
 
     def flight(self, durability: str) -> Flight | None:
@@ -124,7 +124,7 @@ class DurabilityGate:
         self, durability: str, landing: Landing, flight: Flight | None = None
     ) -> PendingReply | None:
         """
-        Return what holds the answers of a script of that durability back; None: nothing need.
+        Return what holds back the answers of a script of that durability; None: nothing has to.
 
         Call it just before the script is sent, by ``flight`` where there is one.
 
@@ -148,7 +148,7 @@ class DurabilityGate:
         """
         List ids and lease numbers of tasks taken in answers that wait for their group.
 
-        Only here is it known whose they are.
+        No other part knows whose leases these are.
         """
         for held in self._waiting:
             yield from held.leases()

@@ -1,7 +1,7 @@
 """
 Handles a request that reached a shard of a queue that was resharded since.
 
-It says what that means, and repeats the request.
+The module says what the refusal means, and repeats the request.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any, Protocol
 from tidewarden.errors import Error, Stale
 from tidewarden.store.connection import Arg, ReplySink, fail_reply
 
-WORD = "RECUT"  # the scripts': `RECUT layout message`
+WORD = "RECUT"  # a script refuses so: `RECUT layout message`
 
 
 class Resharded(Stale):
     """
-    The queue was cut into other shards since this node read its settings. Nothing was changed.
-    ``layout``: the shard's.
+    Tells that the queue was resharded since this node read its settings; nothing was changed.
+
+    ``layout`` is the shard's.
     """
 
     def __init__(self, queue: str, layout: int) -> None:
@@ -30,7 +31,7 @@ class Resharded(Stale):
 
 
 def resharded_error(queue: str, error: BaseException) -> BaseException:
-    """What a script's error means: :class:`Resharded` where it says so, else itself."""
+    """Return what a script's error means: :class:`Resharded` where it says so, else itself."""
     word, _, rest = str(error).partition(" ")
     return (
         Resharded(queue, int(rest.partition(" ")[0]))
@@ -40,11 +41,11 @@ def resharded_error(queue: str, error: BaseException) -> BaseException:
 
 
 class Target(Protocol):
-    """A shard as it is cut now."""
+    """Is a shard of the queue's present layout."""
 
     def repeat(self, name: str, item: Sequence[Arg], receiver: ReplySink) -> None:
         """
-        Run the items of a refused batch once more, each where its id lies now.
+        Run one item of a refused batch once more, where its id lies now.
 
         The id is its first argument.
         """

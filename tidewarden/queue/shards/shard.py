@@ -1,7 +1,7 @@
 """
-One shard of one queue.
+Sends the calls of one shard of one queue.
 
-Requests that arrive together become one script call; waiting takes are woken, never polled.
+Requests that arrive together become one script call. Waiting takes are woken, never polled.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ from .reply_durability import DurabilityGate
 from .resharding import Resharded, repeat, resharded_error
 from .waitlist import Waiter, Waitlist
 
-ITEMS_MAX = 500  # of one verb in one script call
-# likewise, so that a call keeps neither the store nor the other items waiting for long
+ITEMS_MAX = 500  # items of one verb in one script call
+# Bytes of one verb in one script call: more would keep the store and the other items waiting.
 BYTES_MAX = 4_000_000
-TASK_BYTES = 1000  # what a task that may be taken counts as: one script takes at most 4000
-# calls of one shard under way: the store works at one while the other's answers are handed out
+TASK_BYTES = 1000  # counted for each task that may be taken: one script takes at most 4000
+# Calls of one shard under way: the store works at one while the other's answers are handed out.
 FLYING_MAX = 2
-# likewise, where calls go by several lanes, which have no order: see docs/decisions/0054-flights.md
+# The same where calls go by several lanes, which have no order: see docs/decisions/0054-flights.md.
 IN_ORDER_MAX = 1
-# after an answer was lost: what the store had not read by then is run late, or never will be
+# When takes look again after a lost answer: the store may run the call late, or never.
 LOOKS_S = (1.0, 5.0)
-# go in one call, in this order: see lua/batch.lua
+# These verbs go in one call, in this order: see lua/batch.lua.
 TOGETHER = ("queue.put", "queue.ack", "queue.take")
-# a reply is read within so long; one that is older by the store's clock was given after that had
-# stepped back
+# A reply is read within this time. A reply that seems to be older, by the store's clock, was given
+# after that clock had stepped back.
 LATE_MS = 15_000
 PROMOTED_MAX = 200  # due tasks that one take moves before it takes
 
 
 class Shard:
     """
-    The scripts of one shard, batched.
+    Runs the scripts of one shard, in batches.
 
     Most methods return a future of the item's own reply (see ``lua/*.lua``).
 
-    ``holder`` is asked anew for each call, for a node may register again; ``on_next(shard,
-    delay_ms)`` hears the next event. ``layout``: the number of the queue's cut; where the store
-    knows a newer one, ``on_resharded(shard, that)`` says where an id lies now, and what can be
-    repeated is. ``on_lost(shard)``: a take's answer was lost, or what gives a task back.
-    ``on_refused(error)`` hears each refusal.
+    ``holder`` is asked anew for each call, because a node may register again. ``on_next(shard,
+    delay_ms)`` is told the next event. ``layout`` is the number of the queue's layout. Where the
+    store knows a newer one, ``on_resharded(shard, layout)`` says where an id lies now, and the
+    calls that can be repeated are repeated. ``on_lost(shard)`` is called when the answer of a take,
+    or of a call that gives a task back, was lost. ``on_refused(error)`` is told each refusal.
     """
 
-    # CPython keeps the names of at most 30 attributes once for all objects; of thousands of queues
-    # with sixteen shards each, these were a third of a node's memory.
+    # CPython shares the attribute names of objects that have at most 30. With thousands of queues
+    # of sixteen shards each, the attributes were a third of a node's memory.
     __slots__ = (
         "__dict__",
         "__weakref__",
@@ -105,10 +105,10 @@ class Shard:
         self.refused = on_refused
         _, self.queue, self.index = split_prefix(keys[0])
         self._link = link
-        self.part_refused = link.refused  # a part of a call was, which the connection cannot see
+        self.part_refused = link.refused  # told of refused parts of calls, unseen by the link
         self._scripts = scripts
         self.holder = holder
-        self.holding = DurabilityGate()
+        self.gate = DurabilityGate()
         self._on_next = on_next
         self._loop = asyncio.get_running_loop()
         self.time = self._loop.time
@@ -116,13 +116,13 @@ class Shard:
         self._scheduled = False
         self._flying = 0  # calls of batches under way
         self._unanswered = 0  # calls under way whose order counts: all but those of run_by
-        self._flight: Flight | None = None  # they went by, None: by the link
-        self._sequence: CallSequence | None = None  # where calls fly, since the first
-        # what waits for their answers, as a rule nothing: a deque is 0.6 KB for each shard
+        self._flight: Flight | None = None  # these calls went by it; None: by the link
+        self._sequence: CallSequence | None = None  # made with the first call that flies
+        # Calls that wait for these answers: few, and a deque would be 0.6 KB for each shard.
         self._behind: list[tuple[str, Sequence[Arg], BatchCall | SingleCall, int]] = []
-        self._waiters = Waitlist(self)
+        self._waitlist = Waitlist(self)
         self._woken = False  # by an answer that is being handed out
-        self.parked = self._waiters.parked
+        self.parked = self._waitlist.parked
         self.wakes = 0
         self.known_empty = KnownEmpty()
         self.now_ms = 0  # the store's clock at the latest answer
@@ -131,7 +131,7 @@ class Shard:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._next_at: float | None = None  # by the latest reply
-        self._told_at: float | None = None  # by messages; no reply takes that back
+        self._told_at: float | None = None  # by messages, which no reply revokes
 
     # --- verbs, one item each
 
@@ -167,7 +167,7 @@ class Shard:
         return self._ask("queue.touch", (task_id, lease, lease_ms))
 
     def batched(self, name: str, *args: Arg) -> asyncio.Future[Any]:
-        """One item of any script that takes a list of them and answers each."""
+        """Add an item of any script that takes a list of items and answers each."""
         return self._ask(name, args)
 
     def run(
@@ -176,8 +176,8 @@ class Shard:
         """
         Run any script of this shard by itself, after what is batched so far.
 
-        Where a newer cut of the queue refuses it, its error comes after the settings were read;
-        ``final``: at once, for whoever reads them.
+        Where a newer layout of the queue refuses it, its error comes after the settings were read;
+        ``final``: the error comes at once, for a caller that reads the settings.
         """
         self._send_all()
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -190,9 +190,8 @@ class Shard:
         """
         Run any script of this shard by itself on another connection.
 
-        Its reply comes whole, and is held back for no durability.
-
-        Whoever gives up on it: what the reply says of the shard is heard all the same.
+        Its reply comes whole, and is held back for no durability. The shard's state is updated
+        even if the caller cancels.
         """
         future: asyncio.Future[tuple[int, int, int, Any]] = self._loop.create_future()
         self._call(name, args, Whole(self, future, item=False), link=link)
@@ -220,7 +219,7 @@ class Shard:
         """
         Add an item of the verb ``name`` to the next call.
 
-        ``size`` is what it counts for, in bytes. ``first``: it was there before those that are not.
+        ``size`` is what the item counts for, in bytes. ``first``: it goes before the other items.
         """
         batch = self._batches.get(name)
         if batch is not None and batch.bytes + size > BYTES_MAX:
@@ -242,8 +241,9 @@ class Shard:
 
     def _flush(self) -> None:
         """
-        At the end of a turn: send what has gathered, unless a call is under way, whose answer sends
-        what gathers until then.
+        Send what has gathered, at the end of a turn of the loop.
+
+        While a call is under way its answer sends what gathers until then.
         """
         self._scheduled = False
         if self._batches and self._may_send:
@@ -251,17 +251,18 @@ class Shard:
 
     @property
     def _may_send(self) -> bool:
-        """Whether a batch need not wait for the answer of one before it."""
+        """Tell whether a batch may go without the answer of one before it."""
         if self._repeats:
             return False
         if self._flying == 0:
             return True
-        return self._flying < (IN_ORDER_MAX if self.holding.flies else FLYING_MAX)
+        return self._flying < (IN_ORDER_MAX if self.gate.flies else FLYING_MAX)
 
     def _take_along(self, puts: Batch) -> None:
         """
-        Takes that wait go along with puts that make tasks ready, as many as there are tasks: nobody
-        has to be woken for these.
+        Add waiting takes to the puts that make tasks ready, as many as there are tasks.
+
+        No node has to be woken for these tasks.
         """
         ready = sum(not options or options[0] == "0" for options in puts.args[1::3])  # type: ignore[index]
         takes, room = self._batches.get("queue.take"), ITEMS_MAX - 1
@@ -271,7 +272,7 @@ class Shard:
             batch.bytes for name in TOGETHER if (batch := self._batches.get(name)) is not None
         )
         scheduled, self._scheduled = self._scheduled, True
-        self._waiters.go_along(puts.args[::3], min(ready, room), (BYTES_MAX - size) // TASK_BYTES)
+        self._waitlist.go_along(puts.args[::3], min(ready, room), (BYTES_MAX - size) // TASK_BYTES)
         self._scheduled = scheduled
 
     def _send_all(self) -> None:
@@ -298,7 +299,7 @@ class Shard:
         self._call(name, args, BatchCall(self, name, args, batches))
 
     def on_reply(self, now_ms: int, next_ms: int, woke: bool) -> None:
-        """A call of batches was answered so."""
+        """Note how a call of batches was answered."""
         self._flying -= 1
         self.on_shard_state(now_ms, next_ms, woke=False)
         if woke:
@@ -307,9 +308,9 @@ class Shard:
 
     def on_error(self, batches: Sequence[Batch], error: BaseException) -> None:
         """
-        A call of batches was refused, or nobody knows.
+        Fail the items of a call of batches that was refused, or whose outcome is unknown.
 
-        What a newer cut of the queue refused is repeated there.
+        Items that a newer layout of the queue refused are repeated there.
         """
         self._flying -= 1
         if unanswered(error):
@@ -329,7 +330,7 @@ class Shard:
                     self.lost_take()
 
     def lost_take(self) -> None:
-        """Here may be a lease that nobody knows of."""
+        """Tell that the shard may have a lease whose holder does not know of it."""
         if self._on_lost is not None:
             self._on_lost(self)
 
@@ -338,7 +339,7 @@ class Shard:
         if self._woken:
             self._woken = False
             if self.parked:
-                self._waiters.wake()
+                self._waitlist.wake()
         if self._sequence is not None and self._sequence.repeats:
             self._sequence.go_on()
             return
@@ -350,18 +351,18 @@ class Shard:
 
     @property
     def idle(self) -> bool:
-        """Whether no batch is under way, but for those that wait for the ones that are not idle."""
+        """Tell whether no batch is under way, except for batches that wait behind other calls."""
         waiting = [one for _, _, one, _ in self._behind if type(one) is BatchCall and not one.order]
         return self._flying == len(waiting)
 
     @property
     def _repeats(self) -> bool:
-        """Whether calls are to be sent again, which whatever comes waits for."""
+        """Tell whether calls are to be sent again, for which every new call waits."""
         return self._sequence is not None and self._sequence.repeats
 
     @property
     def retired(self) -> bool:
-        """Whether the queue is resharded."""
+        """Tell whether the queue is resharded."""
         return self._retired
 
     def takes_back(
@@ -371,7 +372,7 @@ class Shard:
         return error if self._sequence is None else self._sequence.take_back(call, error, parts)
 
     def ended(self, call: BatchCall) -> None:
-        """The caller of a call that is in the sequence knows its outcome."""
+        """Note that the caller of a call that is in the sequence knows its outcome."""
         assert self._sequence is not None
         self._sequence.ended(call)
 
@@ -390,9 +391,9 @@ class Shard:
         """
         List ids and numbers of leases that are in answers not handed out yet, or are to end.
 
-        Only here is it known whose they are.
+        No other part knows whose leases these are.
         """
-        yield from self.holding.leases()
+        yield from self.gate.leases()
         if self._sequence is not None:
             yield from self._sequence.leases()
         for batch in self._batches.values():
@@ -405,14 +406,14 @@ class Shard:
 
     @property
     def flies(self) -> bool:
-        """Whether calls are under way that may run after one that is sent by the link now."""
+        """Tell whether calls are under way that may run after a call that the link sends now."""
         return self._flight is not None
 
     def sent(self) -> None:
         """
         Note that a call of this shard goes by the link.
 
-        Until :meth:`answered`, what follows goes by the link, too, and so stays behind it.
+        Until :meth:`answered`, later calls go by the link, too, and so stay behind it.
         """
         self._unanswered += 1
 
@@ -424,7 +425,7 @@ class Shard:
         self._send_behind()
 
     def _send_behind(self) -> None:
-        """Send what had to stay behind other calls, as far as it has not to any more."""
+        """Send the calls that no longer have to stay behind others."""
         while self._behind and (self._flight is None or self._flight.boards):
             if self._repeats and not self._behind[0][2].order:
                 return
@@ -450,12 +451,12 @@ class Shard:
                 self._store_memory.check(self.keys[0])
             if link is None:
                 if not self._unanswered:
-                    flight = self.holding.flight(script.durability)
-                landing.pending = self.holding.pending(script.durability, landing, flight)
+                    flight = self.gate.flight(script.durability)
+                landing.pending = self.gate.pending(script.durability, landing, flight)
                 link = flight or self._link
                 landing.in_order = True
             holder = self.holder()
-            if type(landing) is BatchCall and (self.holding.flies or again):
+            if type(landing) is BatchCall and (self.gate.flies or again):
                 if self._sequence is None:
                     self._sequence = CallSequence(self)
                 holder += self._sequence.begun(landing)
@@ -471,13 +472,14 @@ class Shard:
 
     def _refuse(self, receiver: BatchCall | SingleCall, error: Error) -> None:
         """
-        In a turn of its own: whoever adds an item is not through with it yet, and others' items are
-        refused, too.
+        Refuse a call that was not sent, in a turn of the loop of its own.
+
+        The caller that adds an item is not done with it yet, and items of others are refused, too.
         """
         receiver.in_order = False  # nothing was sent
         self._loop.call_soon(receiver.set_exception, error)
 
-    # --- a queue that was cut anew
+    # --- a queue that was resharded
 
     def stamped(self, now_ms: int) -> Arg:
         """
@@ -494,7 +496,7 @@ class Shard:
         self._call(name, item, SingleCall(self, receiver, item=True))
 
     def refused_alone(self, receiver: ReplySink, error: BaseException, *, final: bool) -> None:
-        """A script by itself was refused, or nobody knows."""
+        """Fail a script by itself that was refused, or whose outcome is unknown."""
         if unanswered(error):
             self.missed()
         error = resharded_error(self.queue, error)
@@ -509,11 +511,10 @@ class Shard:
         """
         Note the head of every reply.
 
-        It has the store's clock, when anything happens next (-1: nothing), and whether tasks became
+        It has the store's clock, the time of the next event (-1: none), and whether tasks became
         ready.
         """
-        # One that came by another connection (the sweep's) and was given before the latest knows
-        # less than that.
+        # A reply by another connection (the sweep's) that was given before the latest knows less.
         kept = self._next_at if 0 < self.now_ms - now_ms < LATE_MS else None
         self.now_ms = now_ms if kept is None else self.now_ms
         if next_ms < 0:
@@ -535,11 +536,9 @@ class Shard:
         """
         Make up for a lost answer.
 
-        It may have said that tasks are ready, or that something happens sooner, and nobody else
-        tells its caller.
-
-        Whoever waits looks now, and again later: the store may run it after what is asked now on
-        another connection.
+        It may have said that tasks are ready, or that an event comes sooner, and no message tells
+        this node. Waiting takes look now, and again later: the store may run the call after what is
+        asked now on another connection.
         """
         self._look()
         for look in self._looks:
@@ -551,17 +550,17 @@ class Shard:
         self._on_next(self, 0)
 
     def expect(self, delay_ms: int) -> None:
-        """Something happens in the shard in ``delay_ms``: waiting takes are tried then."""
+        """Note that an event comes in ``delay_ms``, at which waiting takes are tried."""
         self._next_at = self._loop.time() + delay_ms / 1000
         if self.parked:
             self._arm(self._next_at)
 
     def on_earlier_event(self, delay_ms: int) -> None:
         """
-        A message: something earlier than was known happens in ``delay_ms``.
+        Note a message: an event earlier than was known comes in ``delay_ms``.
 
-        It comes on another connection than replies do. One that was given before, and is read after
-        it, knows nothing of it.
+        Messages come on another connection than replies do. A reply that was given before the
+        message, and is read after it, does not know of the event.
         """
         at = self._loop.time() + delay_ms / 1000
         if self._told_at is None or at < self._told_at:
@@ -590,16 +589,14 @@ class Shard:
         self.wake()
 
     def due_by(self, at: float) -> bool:
-        """
-        Whether, as far as is known, something happens in the shard until then (the loop's time).
-        """
+        """Tell whether an event is known to come by then (the loop's time)."""
         return any(event is not None and event <= at for event in (self._next_at, self._told_at))
 
     def park(self, waiter: Waiter) -> None:
         """
         Note that ``waiter`` found nothing here and waits.
 
-        The script that said so has registered this node.
+        The script that found nothing has registered this node.
         """
         if self._retired:
             waiter.stop_waiting()
@@ -612,7 +609,7 @@ class Shard:
         """
         Note that the queue is resharded.
 
-        Nobody is woken through this object any more, so all that wait here ask again.
+        No take is woken through this object any more, so all that wait here ask again.
         """
         self._retired = True
         for waiter in list(self.parked):
@@ -625,7 +622,7 @@ class Shard:
             self._timer = None
 
     def wake(self) -> None:
-        """Tasks may be ready here: try the waiting takes, oldest first."""
+        """Try the waiting takes, oldest first, because tasks may be ready here."""
         self.wakes += 1
         if self.parked:
-            self._waiters.wake()
+            self._waitlist.wake()

@@ -25,9 +25,10 @@ class ShardGroup:
 
     async def run(self, shards: Sequence[Shard], name: str, args: Sequence[Arg]) -> list[Any]:
         """
-        Run a script on these shards of one queue; the items of each. Raises: as :meth:`Shard.run`.
+        Run a script on these shards of one queue; returns the items of each.
 
-        One that has refused finds out by itself what that means.
+        A shard that has refused runs the script by itself, and finds out what that means. Raises:
+        as :meth:`Shard.run`.
         """
         replies: list[Any] = [StoreDown("it was not asked")] * len(shards)
         if not self._link.clustered and len(shards) > 1 and not any(one.flies for one in shards):

@@ -16,9 +16,9 @@ from tidewarden.store.connection import Arg
 from .resharding import Resharded
 from .shard import Shard
 
-KEYS_TOGETHER = 64  # in one EXISTS: a few of them are asked for one by one where there is any
+KEYS_TOGETHER = 64  # keys in one EXISTS; where it finds any, they are asked for one by one
 HAVING_MAX = 1024  # keys asked for at a time
-NEVER_MS = 1 << 42  # in a shard's record, as record.lua has it
+NEVER_MS = 1 << 42  # stands for never in a shard's record, as record.lua has it
 
 
 class ShardScripts:
@@ -33,7 +33,7 @@ class ShardScripts:
         self, name: str, queue: str, shard: int, args: Sequence[Arg], *, now_ms: int = 0
     ) -> Any:
         """
-        Run a script of any room (``room.file``) on one shard; its items.
+        Run a script of any room (``room.file``) on one shard; returns its items.
 
         Raises: StoreDown: it may or may not have run; the script's own refusals; Full.
         """
@@ -64,7 +64,7 @@ class ShardScripts:
     async def items_on(
         self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
     ) -> Any:
-        """The items of a script run as by :meth:`run_on`, which see."""
+        """Return the items of a script that is run as by :meth:`run_on`."""
         return (await self.run_on(link, name, queue, shard, args))[2]
 
     async def _run_by(
@@ -80,9 +80,9 @@ class ShardScripts:
 
     async def run_each(self, name: str, queue: str, args: Sequence[Arg]) -> list[Any]:
         """
-        Run a script (its header says EACH) on every shard of a queue; the items of each.
+        Run a script (its header says EACH) on every shard of a queue; returns the items of each.
 
-        In one call where all shards lie on one server. Raises: as :meth:`run`.
+        It is one call where all shards lie on one server. Raises: as :meth:`run`.
         """
         shards = await self._catalog.open(queue)
         try:
@@ -92,12 +92,11 @@ class ShardScripts:
 
     async def delays(self, queue: str) -> list[int]:
         """
-        Return in how many ms something happens in each shard; -1: nothing.
+        Return in how many ms the next event comes in each shard; -1: none.
 
-        Its record says so, which every script keeps true.
-
-        0 on several servers, each with a clock of its own, and where it cannot be read. Raises:
-        StoreDown; Internal.
+        The shard's record says so, and every script keeps it true. The result is 0 on several
+        servers, which have a clock each, and where a record cannot be read. Raises: StoreDown;
+        Internal.
         """
         shards = await self._catalog.open(queue)
         if self._link.clustered:
@@ -113,7 +112,7 @@ class ShardScripts:
         """
         Return the shards of these queues that have a key of that name.
 
-        On one server many are asked for in one command. Raises: StoreDown.
+        On one server a command asks for many keys. Raises: StoreDown.
         """
         places = [
             (queue, shard.index, f"{shard.keys[0]}:{name}")
@@ -138,7 +137,7 @@ class ShardScripts:
         return found
 
     def _shard_at(self, queue: str, index: int) -> Shard:
-        """Raises: NotFound: the queue was cut into fewer."""
+        """Return the shard of that index. Raises: NotFound: the queue has fewer shards."""
         shards = self._catalog.shards[queue]
         if index >= len(shards):
             raise NotFound(f"{queue} has no shard {index}; it has {len(shards)}")
@@ -146,9 +145,9 @@ class ShardScripts:
 
 
 def _delay_ms(moments: Sequence[bytes | None], now_ms: int) -> int:
-    """Until the first of these moments of a shard's record; -1: there is none."""
+    """Return the time until the first of these moments of a shard's record; -1: there is none."""
     said = [moment for moment in moments if moment is not None]
     if not all(moment.isdigit() for moment in said):
-        return 0  # Whoever reads it as a script does will put it right.
+        return 0  # a script that reads the record puts it right
     at_ms = min((int(moment) for moment in said), default=NEVER_MS)
     return max(0, at_ms - now_ms) if at_ms < NEVER_MS else -1

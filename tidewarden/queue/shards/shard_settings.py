@@ -29,7 +29,8 @@ async def write(shards: Sequence[Shard], settings: QueueSettings, run: RunAll) -
 
     ``run`` runs a script on all of these shards.
 
-    Raises: StoreDown: perhaps in some alone; Recut: these are not the queue's shards any more.
+    Raises: StoreDown: perhaps only some shards have the settings; Resharded: these are not the
+    queue's shards any more.
     """
     replies = await run(shards, "queue.configure", settings.shard_fields())
     await look_at_lanes(
@@ -46,7 +47,7 @@ async def write(shards: Sequence[Shard], settings: QueueSettings, run: RunAll) -
 
 async def set_order(shards: Sequence[Shard], order: str, *, final: bool = False) -> bool:
     """
-    Into shards that nobody can put into yet; whether all of them are empty.
+    Set the order of shards that take no puts yet; returns whether all of them are empty.
 
     ``final``: see :meth:`Shard.run`. Raises: as :func:`write`.
     """
@@ -62,7 +63,8 @@ async def close(shards: Sequence[Shard], layout: int, *, same: bool) -> bool:
 
     Returns whether all of them are empty, as they have to be.
 
-    ``same``: the queue stays in as many, so they may have schedules. Raises: as :func:`write`.
+    ``same``: the queue keeps the number of its shards, so they may have schedules. Raises: as
+    :func:`write`.
     """
     name = "same_layout" if same else "layout"
     replies = await asyncio.gather(
@@ -73,9 +75,9 @@ async def close(shards: Sequence[Shard], layout: int, *, same: bool) -> bool:
 
 async def look_at_lanes(shards: Sequence[Shard]) -> None:
     """
-    Lanes follow the new settings, in bounded pieces.
+    Let lanes follow the new settings, in bounded pieces.
 
-    Where this breaks off, the rest do at their next event.
+    Where this breaks off, the other lanes follow at their next event.
     """
     await asyncio.gather(*(_look_at_lanes(shard) for shard in shards))
 

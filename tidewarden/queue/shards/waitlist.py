@@ -1,7 +1,7 @@
 """
-The takes that wait in one shard, oldest first.
+Keeps the takes that wait in one shard, oldest first.
 
-It decides how many of them are tried when tasks may be ready there.
+The waitlist decides how many of them are tried when tasks may be ready.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from tidewarden.store.connection import Arg
 if TYPE_CHECKING:
     from .shard import Shard
 
-TRIES_MAX = 16  # in one round
-# of those who wait, for who goes along with puts: many may be under way, or want another task
+TRIES_MAX = 16  # takes that are tried in one round
+# Waiting takes that are looked at for one call of puts: many may be busy, or want another task.
 LOOKS_MAX = 256
 RETRY_S = 0.5  # after a round of which a try failed
 
 
 class Waiter(Protocol):
-    """A waiting take, as a shard sees it."""
+    """Shows a waiting take to a shard."""
 
     count: int
     """The most tasks that it takes."""
     task_id: str
-    """The one it wants alone, or "": that such a one finds nothing says nothing of the others."""
+    """The only task it wants, or "". If such a take finds nothing, others may find a task."""
 
     @property
     def free(self) -> bool:
-        """Whether it can be tried: nothing of it is under way, and it has not ended."""
+        """Tell whether it can be tried: nothing of it is under way, and it has not ended."""
 
     def try_shard(self, shard: Shard, tries: Tries, *, more: bool) -> None:
         """
@@ -42,33 +42,34 @@ class Waiter(Protocol):
         """
 
     def try_later(self, shard: Shard) -> None:
-        """It is busy: take from ``shard`` afterwards, unless it has ended then."""
+        """Take from ``shard`` once it is not busy any more, unless it has ended then."""
 
     def stop_waiting(self) -> None:
-        """End with what there is."""
+        """End with the tasks that it has."""
 
 
 class Tries(Protocol):
     """
-    Who hears what became of tries.
+    Takes in what became of tries.
 
-    ``along``: they go with others' puts, whose failure is not theirs.
+    ``along``: the tries go with others' puts, whose failure is not theirs.
     """
 
     along: bool
 
     def tried(self, waiter: Waiter, found: bool | None) -> None:
-        """``waiter`` has found something, or nothing; None: its try failed."""
+        """Note whether ``waiter`` has found something; None: its try failed."""
 
 
 class Waitlist:
     """
     Tries the takes that wait in ``shard``, in rounds.
 
-    It tries one, then, as long as all find something and there is more, twice as many.
+    A round tries one take, and the next one twice as many, as long as all of them find something
+    and there is more.
 
     A try that is not told of more leaves the node registered in the shard (see ``lua/take.lua``),
-    so that whoever makes the next task ready wakes it; while a take waits here, its node is
+    so that it is woken when the next task becomes ready. While a take waits here, its node is
     registered, or a round is to come.
     """
 
@@ -98,7 +99,9 @@ class Waitlist:
 
     def wake(self) -> None:
         """
-        Something may be ready. A round under way sees at its end that the shard has been woken.
+        Begin a round, because something may be ready.
+
+        A round under way sees at its end that the shard has been woken.
         """
         self._along.pays = True
         if self._left == 0:
@@ -109,8 +112,8 @@ class Waitlist:
         """
         Try the oldest takes in the call that puts ``ids``.
 
-        As many are tried as its ``tasks`` ready at once suffice for, and those that want one of
-        them by its id. Together they take at most ``tasks_max``.
+        As many are tried as its ``tasks`` that are ready at once suffice for. A take that wants one
+        task is tried if that is among ``ids``. Together they take at most ``tasks_max``.
         """
         if not self._along.pays:
             return
@@ -142,8 +145,9 @@ class Waitlist:
 
     def _oldest(self, most: int) -> list[Waiter]:
         """
-        So many that are free, and with them those before who want one task alone; who is busy will
-        look by itself.
+        Return so many takes that are free, and with them earlier ones that want one task alone.
+
+        A busy take will look by itself.
         """
         chosen: list[Waiter] = []
         for waiter in self.parked:
@@ -174,7 +178,7 @@ class Waitlist:
         """
         Try again after a while.
 
-        The store may have removed this node from those that it wakes, and nobody has put it there
+        The store may have removed this node from those that it wakes, and no take has registered it
         again.
         """
         if self._timer is None:
@@ -187,21 +191,21 @@ class Waitlist:
 
 class _Along:
     """
-    Hears of tries that went along with puts.
+    Takes in what became of tries that went along with puts.
 
-    ``pays``: whether the latest found something, or there was a wake-up since.
+    ``pays``: whether the latest try found something, or there was a wake-up since.
     """
 
     along = True
-    __slots__ = ("_waiters", "pays")
+    __slots__ = ("_waitlist", "pays")
 
-    def __init__(self, waiters: Waitlist) -> None:
-        self._waiters = waiters
+    def __init__(self, waitlist: Waitlist) -> None:
+        self._waitlist = waitlist
         self.pays = True
 
     def tried(self, _waiter: Waiter, found: bool | None) -> None:
         if found is None:
-            self._waiters.retry_later()
+            self._waitlist.retry_later()
         else:
-            # nothing comes of it where the queue is paused, or the tasks' lanes are busy
+            # A try is in vain where the queue is paused, or the tasks' lanes are busy.
             self.pays = found

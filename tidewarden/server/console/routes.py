@@ -103,7 +103,7 @@ class ConsoleRoutes:
         return response
 
     async def whoami(self, request: web.Request) -> web.Response:
-        """Who asks, and what they may do."""
+        """Say who asks, and what they may do."""
         return respond(msgspec.to_builtins(self._shown(self._user(request))))
 
     def _set(self, request: web.Request, response: web.Response, value: str, seconds: int) -> None:

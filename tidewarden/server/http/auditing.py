@@ -61,7 +61,7 @@ class HttpAudit:
         return found
 
     def reader(self, user: str) -> Callable[[str], None] | None:
-        """Return what is told each account whose token ``user`` reads; None: nobody is."""
+        """Return the callback for each account whose token ``user`` reads; None: none is noted."""
         return None if self._audit is None else functools.partial(self._audit.read, user)
 
     @staticmethod

@@ -34,16 +34,16 @@ for _table in (*TABLES, console.ROUTES, console.FILES, data_routes.ROUTES):
     ROUTES.update({(route.method, route.path): route for route in _table})
 OPEN_PATHS = tuple(path for (_, path), route in ROUTES.items() if not route.verb)
 OPEN_PREFIX = "/console/"
-"""What is below it is open to all: the console's pages have nothing in them, and its login."""
+"""Below it all is open: the console's pages, which have nothing in them, and its login."""
 BY_PROGRAMS_ALONE = frozenset({"T.GET", "T.MGET", "T.ANSWERS", "T.PUT", "P.PUT", "R.BACKUP"})
 """
-They answer secrets, or say where secrets go, which no page does: a login of the console is not
-enough for them.
+These verbs answer secrets, or say where secrets go, which no page does: a login of the console is
+not enough for them.
 """
 USER_PREFIXES = tuple(
     sorted({route.prefix for route in ROUTES.values() if route.permission.level == "user"})
 )
-"""Where a user is needed also where the door is open to all: what is there is of tokens."""
+"""Paths that need a user even where the door is open to all: they are of tokens."""
 
 
 class Authorization:
@@ -72,7 +72,7 @@ class Authorization:
 
     async def user_of(self, request: web.Request) -> str:
         """
-        The user who asks; empty: nobody in particular, where that is enough.
+        Return the user who asks; empty: no user is known, and none is needed.
 
         Raises: NoAuth: a user is needed. WrongPass. Denied: another site sent this.
         """
@@ -106,7 +106,7 @@ class Authorization:
         return login.user
 
     async def _authenticate(self, credentials: str, peer: str) -> str:
-        """``user:secret``, or a secret alone, which may have a colon itself."""
+        """Check ``user:secret``, or a secret alone, which may have a colon; returns the user."""
         user, colon, secret = credentials.partition(":")
         if not colon or not self._users.has(user):
             user, secret = "", credentials
@@ -149,16 +149,16 @@ class Authorization:
 
 
 def is_open(request: web.Request) -> bool:
-    """Whether everybody who can reach the port may ask for the path."""
+    """Tell whether everybody who can reach the port may ask for the path."""
     return request.path in OPEN_PATHS or request.path.startswith(OPEN_PREFIX)
 
 
 def route_of(request: web.Request) -> Route[Any] | None:
-    """The row of the table that answers a request; None: there is none."""
+    """Return the row of the table that answers a request; None: there is none."""
     resource = request.match_info.route.resource
     return None if resource is None else ROUTES.get((method_of(request), resource.canonical))
 
 
 def method_of(request: web.Request) -> str:
-    """The method of the row that answers a request: GET's answers HEAD."""
+    """Return the method of the row that answers a request: GET's answers HEAD."""
     return "GET" if request.method == "HEAD" else request.method

@@ -1,4 +1,4 @@
-"""Who asks, and what is named by the path of the request."""
+"""Tells who asks, and what the path of the request names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SESSION = "Tidewarden-Session"
 
 
 class SessionHeader(msgspec.Struct, kw_only=True):
-    """In which session a request takes and holds."""
+    """Names the session in which a request takes and holds."""
 
     session: (
         Annotated[
@@ -42,14 +42,14 @@ class SessionHeader(msgspec.Struct, kw_only=True):
 
 
 def user_of(request: web.Request) -> str:
-    """The user whose sessions and leases the request's are."""
+    """Return the user to whom the request's session and leases belong."""
     return request[USER] or DEFAULT_NAME
 
 
 @asynccontextmanager
 async def session_of(request: web.Request, sessions: UnboundSessions) -> AsyncIterator[Session]:
     """
-    Be in the session under which the request takes and holds.
+    Join the session in which the request takes and holds, within the block.
 
     It is the one that the header :data:`SESSION` names, else the user's leases of no connection.
     Raises: BadArg, NotFound, Full, Stale, StoreDown.
@@ -65,16 +65,16 @@ async def session_of(request: web.Request, sessions: UnboundSessions) -> AsyncIt
 
 
 def name_in_path(request: web.Request, key: str, what: str) -> str:
-    """A name of the path. Raises: BadArg: it is no UTF-8."""
+    """Return a name of the path. Raises: BadArg: it is no UTF-8."""
     check_path(request)
     return text(what, request.match_info[key].encode("utf-8", "surrogateescape"))
 
 
 def queue_in_path(request: web.Request, key: str = "queue") -> str:
-    """A queue's or topic's name of the path. Raises: BadArg; Denied: it is the system's."""
+    """Return the path's name of a queue or topic. Raises: BadArg; Denied: it is the system's."""
     return queue_name(name_in_path(request, key, "A queue's name").encode())
 
 
 def task_in_path(request: web.Request) -> tuple[str, str]:
-    """The queue and the id of the path. Raises: BadArg, Denied."""
+    """Return the queue and the id of the path. Raises: BadArg, Denied."""
     return queue_in_path(request), name_in_path(request, "id", "An id")

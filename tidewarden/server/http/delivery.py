@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-# that the peer has hung up, of which the loop may not have told yet
+# Events which say that the peer has hung up; the loop may not have told of them yet.
 GONE = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 
 
@@ -41,7 +41,7 @@ async def delivered(
 
 
 def has_gone(transport: asyncio.WriteTransport) -> bool:
-    """Whether the peer has hung up."""
+    """Tell whether the peer has hung up."""
     if transport.is_closing():
         return True
     socket = transport.get_extra_info("socket")

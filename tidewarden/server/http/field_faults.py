@@ -56,7 +56,7 @@ def fault_of(message: str, kind: Any, sent: object, noun: str) -> str:
 
 
 def allowed_of(info: inspect.Type) -> str:
-    """What a value of this type may be, in words."""
+    """Say what a value of this type may be."""
     match info:
         case inspect.Metadata():
             return allowed_of(info.type)
@@ -105,7 +105,7 @@ def _fields(info: inspect.Type) -> Iterator[inspect.Field]:
 
 
 def _within(info: inspect.Type, step: str | int, sent: object) -> inspect.Type:
-    """The type of what stands under a name, or at a place."""
+    """Return the type of what stands under a name, or at a place."""
     match info:
         case inspect.Metadata():
             return _within(info.type, step, sent)

@@ -1,4 +1,4 @@
-"""Prometheus's own histograms, of what the parts of a node counted by bucket."""
+"""Makes Prometheus's own histograms of what the parts of a node counted by bucket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidewarden.server.stats_merge import add_up
 
 
 def histograms_of(stats: Iterable[Mapping[str, Any]]) -> list[HistogramMetricFamily]:
-    """The families of all parts' stats, those of one name added up."""
+    """Return the families of all parts' stats, with those of one name added up."""
     told = add_up(*(one[STATS] for one in stats if STATS in one))
     families = []
     for name, kind in KINDS.items():

@@ -1,4 +1,4 @@
-"""The HTTP port's socket: connection limit, request-read timeout and response-write timeout."""
+"""Listens on the HTTP port, with limits of connections and of the time to read and write."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from tidewarden.user_limits import SharedLimit, UserLimits
 from .responses import problem
 
 BACKLOG = 1024
-# Between two requests, and for the head of one, its first too: a peer that drips its bytes holds a
-# place for so long at most.
+# Longest time between two requests, and for the head of each, the first too: a peer that drips its
+# bytes holds a place no longer.
 IDLE_S = 15.0
-REFUSED_MAX = 100  # of those that are told that there is no room, where that takes a handshake
-REFUSED_S = 1.0  # how long one of those may take to read it
+REFUSED_MAX = 100  # peers that are told that there is no room, where that takes a handshake
+REFUSED_S = 1.0  # how long such a peer may take to read it
 UNAUTHENTICATED_BYTES = 16_384  # longest head of a request of a peer that has not been let in
 HEAD_TOO_BIG = "431 Request Header Fields Too Large"
-BODY_BUFFER_BYTES = 16_384  # of a body that nobody has asked for yet; twice that is read
-BODY_READ_S = 0.000_2  # and for a piece of a body, which wakes whoever reads it
-REQUEST_S = 0.000_3  # what an unauthenticated peer pays for a request beside its parsing
+BODY_BUFFER_BYTES = 16_384  # bytes of a body that no handler reads yet; twice as many are taken in
+BODY_READ_S = 0.000_2  # what an unauthenticated peer pays for a piece of a body: it wakes a reader
+REQUEST_S = 0.000_3  # what it pays for a request beside its parsing
 ALWAYS = frozenset(("/health/live", "/health/ready", "/leader", "/metrics"))
-"""What is answered however many connections there are."""
+"""Paths that are answered however many connections there are."""
 BEYOND_MAX = 32
-"""Connections above the limit: what they ask is answered if it is one of :data:`ALWAYS`."""
+"""Connections above the limit: a request of theirs is answered if it is for :data:`ALWAYS`."""
 BEYOND_S = 5.0
-"""How long one of these may take to send its request."""
-SPARE_PART = 10  # once fewer of so many places are free, no connection is kept for another request
-STALL_S = 60.0  # for who reads nothing of an answer that is too long for what lies between
+"""How long such a connection may take to send its request."""
+SPARE_PART = 10  # once fewer than a tenth of the places is free, connections end with an answer
+STALL_S = 60.0  # how long a peer may read nothing of an answer that is longer than the buffers
 
 
 def not_rubbish(record: logging.LogRecord) -> bool:
     """
     Filter log records that are no error of ours.
 
-    These are garbage of a peer, which is answered 400, and a peer that goes while the rest of an
-    unwanted body is awaited.
+    Such a record is of a peer's garbage, which is answered 400, or of a peer that goes while the
+    rest of an unwanted body is awaited.
     """
     error = record.exc_info[1] if record.exc_info else None
     gone = isinstance(error, RuntimeError) and error.args == ("Connection closed.",)
@@ -63,14 +63,14 @@ class HttpListener:
     """
     Listens for one application.
 
-    Past ``limits.http_connections`` a few more are let in for one request each, which is answered
-    if it is for health or metrics, else FULL; a further one is told so and hung up on. Where few
-    places are left it is :attr:`crowded`.
+    Past ``limits.http_connections`` a few more connections are let in for one request each, which
+    is answered if it is for health or metrics, else FULL; a further one is told so and hung up on.
+    Where few places are left the listener is :attr:`crowded`.
 
-    ``admission`` bounds unauthenticated peers; whoever comes is one unless ``open_to_all``.
+    ``admission`` bounds unauthenticated peers; every new peer is one unless ``open_to_all``.
 
-    Longer heads than ``line_bytes`` a line, and more pipelined requests than a few, aiohttp does
-    not take in by itself.
+    aiohttp by itself takes in no line of a head that is longer than ``line_bytes``, and only a few
+    pipelined requests.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class HttpListener:
             "max_line_size": line_bytes,
             "max_field_size": line_bytes,
             "read_bufsize": BODY_BUFFER_BYTES,
-            # as it comes in, before anybody knows whose it is and what it may cost
+            # a body would be unpacked before it is known whose it is and what it may cost
             "auto_decompress": False,
         }
-        # Nobody waits for a token for who has gone.
+        # A handler is cancelled when its client has gone: it waits for a token in vain.
         self._runner = web.AppRunner(app, handler_cancellation=True, **self._options)
         self._listener = Listener(admission, self._meet, BACKLOG, open_to_all)
         self._tls: TlsHandshakes | None = None
@@ -150,7 +150,7 @@ class HttpListener:
         return len(server.connections) - len(self._beyond) < self._connections_max
 
     def _evict_beyond(self) -> bool:
-        """Close the oldest of those above the limit that is not being answered; whether one is."""
+        """Close the oldest idle peer above the limit; returns whether there was one."""
         for peer in self._beyond:
             if not peer.is_busy:
                 peer.force_close()
@@ -159,14 +159,14 @@ class HttpListener:
         return False
 
     def full(self) -> Full:
-        """The error for a connection too many."""
+        """Return the error for a connection too many."""
         return Full(
             f"This node has {self._connections_max:,} HTTP connections, as many as it may"
             " (limits.http_connections_max). Try again soon, or another node."
         )
 
     def admit(self, request: web.BaseRequest) -> None:
-        """Raises: Full: there is no place for what is asked, nobody knows by whom."""
+        """Let a request in, before it is known who asks. Raises: Full: there is no place for it."""
         peer = request.protocol
         if request.path in ALWAYS or not isinstance(peer, HttpPeer) or peer not in self._beyond:
             return
@@ -176,20 +176,20 @@ class HttpListener:
         del self._beyond[peer]
 
     def belong(self, request: web.BaseRequest, user: str) -> None:
-        """The request's connection is one of this user's. Raises: Full: it has too many."""
+        """Count the request's connection as this user's. Raises: Full: the user has too many."""
         peer = request.protocol
         if request.path not in ALWAYS and isinstance(peer, HttpPeer):
             peer.belong(user)
 
     def is_last(self, request: web.BaseRequest) -> bool:
-        """Whether a connection is closed after this request, so that others find a place."""
+        """Tell whether a connection is closed after this request, so that others find a place."""
         peer = request.protocol
         beyond = isinstance(peer, HttpPeer) and (peer.is_refused or peer in self._beyond)
         return beyond or self.crowded
 
     @property
     def port(self) -> int:
-        """The TCP port it listens on."""
+        """Return the TCP port that it listens on."""
         return self._listener.port
 
     async def stop(self, grace_s: float) -> None:
@@ -200,12 +200,12 @@ class HttpListener:
 
     @property
     def crowded(self) -> bool:
-        """Whether a peer that has its answer should go, so that others find a place."""
+        """Tell whether a peer that has its answer should go, so that others find a place."""
         server, most = self._runner.server, self._connections_max
         return server is not None and len(server.connections) > most - most // SPARE_PART
 
     def stats(self) -> dict[str, int]:
-        """Numbers for /metrics."""
+        """Return numbers for /metrics."""
         server = self._runner.server
         return {
             "connections": 0 if server is None else len(server.connections),
@@ -217,10 +217,11 @@ class HttpListener:
 
 class HttpPeer(web.RequestHandler):
     """
-    One peer of the HTTP door.
+    Serves one peer of the HTTP door.
 
     aiohttp waits for ever for a peer that reads nothing of its answer and so keeps its place; this
-    one hangs up. Of a stranger it reads as much as its budget allows, and no long head.
+    class hangs up. From a peer that has not been let in it reads as much as the peer's budget
+    allows, and no long head.
     """
 
     __slots__ = (
@@ -248,7 +249,7 @@ class HttpPeer(web.RequestHandler):
         self._limit = limit
         self._beyond = beyond
         self.is_refused = False  # its user has too many connections
-        self._user = ""  # who has this connection among its own (limits.user_share)
+        self._user = ""  # the user whose connection this is counted as (limits.user_share)
         self._mismatches = mismatches
         self._unauthenticated = unauthenticated  # until it is let in
         self._ahead = 0  # bytes read since a whole request was, while unauthenticated
@@ -274,7 +275,7 @@ class HttpPeer(web.RequestHandler):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request of it waits for its turn, or is being answered."""
+        """Tell whether a request of the peer waits for its turn, or is being answered."""
         return self._request_count > self._answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -287,7 +288,7 @@ class HttpPeer(web.RequestHandler):
             self.force_close()
 
     def belong(self, user: str) -> None:
-        """The connection is one of this user's, empty: of nobody's. Raises: Full."""
+        """Count the connection as this user's; empty: as no user's. Raises: Full."""
         self.is_refused = False
         if user == self._user:
             return
@@ -300,7 +301,7 @@ class HttpPeer(web.RequestHandler):
         self._user = user
 
     def authenticated(self) -> None:
-        """A request of it proved to be a user's."""
+        """Note that a request of the peer proved to be a user's."""
         unauthenticated, self._unauthenticated = self._unauthenticated, None
         if unauthenticated is not None:
             unauthenticated.authenticated()
@@ -315,7 +316,7 @@ class HttpPeer(web.RequestHandler):
         before = self._request_count
         if data:
             super().data_received(data)
-        else:  # aiohttp itself goes on with what it had put aside: not in a turn that is paid for
+        else:  # aiohttp goes on with what it had put aside, in a turn that is not paid for yet
             unauthenticated.run(super().data_received, data)
         if found := self._request_count - before:
             unauthenticated.charge(found * REQUEST_S)
@@ -342,8 +343,8 @@ class HttpPeer(web.RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         if self._unauthenticated is not None and self._upgraded and not self._messages:
-            # aiohttp has kept what stands behind an upgrade and would read it here, where nobody
-            # pays for it.
+            # aiohttp has kept what stands behind an upgrade and would read it here, where the peer
+            # does not pay for it.
             self._message_tail = b""
             resp.force_close()
             self.close()
@@ -408,7 +409,7 @@ def fault_of(error: HttpProcessingError) -> str:
 
 
 def refused(error: Error, status: str, *headers: str) -> bytes:
-    """Return an answer to what is no request that could be answered otherwise."""
+    """Return the bytes of an answer where there is no request that could be answered otherwise."""
     body = msgspec.json.encode({"error": error.code, "message": error.http_message})
     lines = (
         f"HTTP/1.1 {status}",

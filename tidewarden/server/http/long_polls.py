@@ -21,15 +21,16 @@ class LongPolls:
 
     @property
     def waiting(self) -> int:
-        """How many wait or stream."""
+        """Return how many requests wait or stream."""
         return self.limits.http_waits.used
 
     @contextmanager
     def of(self, request: web.Request, wait_ms: int, many: int = 1) -> Iterator[None]:
         """
-        Meanwhile a request waits, for ``many`` things; one that does not wait is not counted.
+        Count a request as one that waits, for ``many`` things, within the block.
 
-        Raises: Full: as many as may wait already, or as many of this user's.
+        Without ``wait_ms`` it is not counted. Raises: Full: as many requests wait as may, or as
+        many of this user's.
         """
         request[WAITS] = wait_ms > 0
         if not wait_ms:
@@ -41,7 +42,7 @@ class LongPolls:
 
     @contextmanager
     def streaming(self, request: web.Request, kind: SharedLimit) -> Iterator[None]:
-        """Meanwhile a request streams. Raises: Full."""
+        """Count a request that streams, within the block. Raises: Full."""
         user = request.get(USER, "")
         with self.limits.http_waits.held(user), kind.held(user):
             yield

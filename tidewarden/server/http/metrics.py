@@ -1,5 +1,5 @@
 """
-Prometheus text from the ``stats()`` of every part.
+Renders Prometheus text from the ``stats()`` of every part.
 
 A number becomes a gauge ``tidewarden_<part>_<name>``, or a counter when its name ends in ``_total``
 (``count_puts`` is shown as ``puts_total``); milliseconds (``…_ms``) are shown as seconds; a nested
@@ -38,8 +38,8 @@ Sample = tuple[str, dict[str, str], Mapping[str, Any]]
 
 Families = dict[str, list[str]]
 """
-The text of each family by its name: its head, then a line a series. They are texts alone, which the
-cycle collector passes over: objects for each series are so many that it would look through them.
+The text of each family by its name: its head, then a line a series. The cycle collector passes over
+texts; it would look through objects for each series, which are very many.
 """
 TOKEN_NUMBERS = {
     "in_flight": "in_flight",
@@ -51,7 +51,7 @@ TOKEN_NUMBERS = {
     "held": "held",
     "rate": "rate_limit",
 }
-"""Of each provider: the name among the counts, and in the series."""
+"""Numbers of each provider: the name among the counts, and the name in the series."""
 TOKEN_COUNTERS = (
     "spares",
     "lost_rotations",
@@ -295,19 +295,19 @@ HELP = {
     ),
     "tidewarden_webhook_deliveries_total": "Deliveries of this node by webhook and outcome",
 }
-SAMPLES_A_TURN = 15  # of which a queue is one; a turn has some milliseconds
+SAMPLES_A_TURN = 15  # a queue is one of them; a turn has some milliseconds
 LINES_A_TURN = 1500
 SERIES_A_TURN = 150  # of a histogram
 LONG_BYTES = 4096
 PART_BYTES = 131_072
-"""Of a text that are sent in one turn, or a piece more."""
+"""Bytes of a text that are sent in one turn, or a piece more."""
 STORE_S = 2.0
 """
 Longest wait for a list of queues, or the figures of all accounts: Prometheus waits ten seconds in
 all, or less.
 """
 QUEUES_S = 4.0
-"""Likewise for what it says of all queues."""
+"""Longest wait for the figures of all queues."""
 QUEUES_AT_ONCE = 32
 NAMES_MAX = 2048
 """Names of figures that are kept as they are shown."""
@@ -316,13 +316,13 @@ number_text: Callable[[float], str] = floatToGoString
 
 
 class MetricsSnapshot:
-    """A collector of one family."""
+    """Collects one family."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
 
     def collect(self) -> Iterable[Metric]:
-        """As prometheus-client asks for it."""
+        """Return the family, as prometheus-client asks for it."""
         return (self._family,)
 
 
@@ -346,12 +346,12 @@ def add_to(families: Families, samples: Iterable[Sample]) -> None:
 
 async def render(samples: list[Sample], clock: Clock) -> list[bytes]:
     """
-    The pieces of the text of one scrape; of a thousand queues they are made in many turns.
+    Return the pieces of the text of one scrape; for a thousand queues it takes many turns.
 
     ``samples`` is empty afterwards: to forget them all takes as long as a turn may.
     """
     families: Families = {}
-    await sleep(clock, 0.0)  # whoever made the samples ends a turn with that
+    await sleep(clock, 0.0)  # ends the turn in which the samples were made
     histograms = histograms_of(stats for _, _, stats in samples)
     samples.reverse()
     await sleep(clock, 0.0)
@@ -380,8 +380,8 @@ async def in_parts(pieces: list[bytes], clock: Clock) -> AsyncIterator[bytes]:
     """
     Hand the pieces of a text out, some at a time, each time in a turn of the loop.
 
-    As one text it would be copied more than once on its way: megabytes, in one turn. ``pieces`` is
-    empty afterwards.
+    One text would be copied more than once on its way: megabytes, in one turn. ``pieces`` is empty
+    afterwards.
     """
     pieces.reverse()
     while pieces:
@@ -393,7 +393,7 @@ async def in_parts(pieces: list[bytes], clock: Clock) -> AsyncIterator[bytes]:
 
 
 def written(family: Metric, first: int) -> bytes:
-    """The text of some series of a family, its head before the first of them."""
+    """Return the text of some series of a family, with its head before the first of them."""
     part = Metric(family.name, family.documentation, family.type)
     part.samples = family.samples[first : first + SERIES_A_TURN]
     registry = CollectorRegistry(auto_describe=False)
@@ -403,7 +403,7 @@ def written(family: Metric, first: int) -> bytes:
 
 
 def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any]) -> list[Sample]:
-    """The tokens' figures by provider: accounts by state, and what this node has done."""
+    """Return the tokens' figures by provider: accounts by state, and what this node has done."""
     samples: list[Sample] = []
     for name, found in stats.items():
         accounts = {state: found[state] for state in STATES if state in found}
@@ -435,12 +435,10 @@ async def of_store(
     queues: Queues, tokens: Tokens | None, rights: Rights
 ) -> AsyncIterator[list[Sample]]:
     """
-    Return the store's figures of accounts and queues that ``rights`` let the user see.
+    Yield the store's figures of accounts and queues that ``rights`` let the user see.
 
-    It also says whether they are complete.
-
-    Whoever scrapes does not wait for a store that is away, or owes an answer: a graph that has a
-    gap, or shows what was a while ago, has to say so.
+    The last of them say whether all are there. A scrape does not wait for a store that is away, or
+    owes an answer: a graph that has a gap, or shows old figures, has to say so.
     """
     complete = {}
     every = rights.allow_every("stats")
@@ -465,7 +463,7 @@ def _is_seen(sample: Sample, seen: AccountRights) -> bool:
 
 
 async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> bool:
-    """Some queues at a time, each in its place; whether there are all of them."""
+    """Add the figures of queues to ``shown``, in their order; returns whether all are there."""
     found: dict[str, Sample] = {}
     names: list[str] = []
 
@@ -498,7 +496,7 @@ async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> boo
 
 
 def _series(value: object) -> dict[str, float]:
-    """Numbers by kind; a plain number has the kind ``""``."""
+    """Return numbers by kind; a plain number has the kind ``""``."""
     if isinstance(value, int | float):
         return {"": float(value)}
     if isinstance(value, Mapping):
@@ -511,7 +509,11 @@ def _series(value: object) -> dict[str, float]:
 
 
 def _in_seconds(name: str, series: dict[str, float]) -> tuple[str, dict[str, float]]:
-    """Prometheus counts time in seconds; -1 ms stands for none here, which is no sample there."""
+    """
+    Convert milliseconds to seconds, in which Prometheus counts.
+
+    -1 ms stands for no time, which becomes no sample.
+    """
     if not name.endswith("_ms"):
         return name, series
     return f"{name[:-3]}_seconds", {

@@ -1,6 +1,4 @@
-"""
-What an HTTP request asks: its path, query and body, checked; what is wrong is told by its name.
-"""
+"""Reads path, query and body of an HTTP request; an error names the field that is wrong."""
 
 from __future__ import annotations
 
@@ -21,11 +19,11 @@ Kind = TypeVar("Kind")
 
 
 class NoOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """Nothing."""
+    """Has no fields."""
 
 
 def check_path(request: web.Request) -> None:
-    """Raises: BadArg: the path is no UTF-8."""
+    """Check that the path is UTF-8. Raises: BadArg."""
     try:
         unquote_to_bytes(request.raw_path).decode()
     except UnicodeDecodeError:
@@ -79,22 +77,22 @@ def parameters_of(request: web.Request, kind: type[Kind]) -> Kind:
 
 
 def fields_of(kind: type[Any]) -> tuple[str, ...]:
-    """The names that a struct's fields have where they are sent."""
+    """Return the names that a struct's fields have where they are sent."""
     return tuple(field.encode_name for field in msgspec.structs.fields(kind))
 
 
 def unpacked(body: bytes, encoding: str, most: int) -> bytes:
     """
-    A body as it was before ``encoding``, a Content-Encoding.
+    Unpack a body from ``encoding``, a Content-Encoding.
 
-    Raises: BadArg, TooBig: it has more than ``most`` bytes.
+    Raises: BadArg: it is not so packed; TooBig: it has more than ``most`` bytes.
     """
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return body
     if name in ("gzip", "x-gzip"):
         unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    elif name == "deflate":  # some send it without its header
+    elif name == "deflate":  # some clients send it without its header
         unpacking = zlib.decompressobj(
             zlib.MAX_WBITS if body[:1] and body[0] & 0xF == 8 else -zlib.MAX_WBITS
         )

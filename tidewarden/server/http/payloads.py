@@ -1,9 +1,9 @@
 """
-Payloads and results on their way through JSON: text as it is, other bytes as base64.
+Passes payloads and results through JSON: text as it is, other bytes as base64.
 
-What is sent is ``payload`` (text), ``payload_base64`` (bytes), or ``payload_json`` (any value, of
-which the compact JSON is the payload). What is answered is ``payload`` where the bytes are UTF-8,
-else ``payload_base64``. Results likewise.
+A request has ``payload`` (text), ``payload_base64`` (bytes), or ``payload_json`` (any value, of
+which the compact JSON is the payload). An answer has ``payload`` where the bytes are UTF-8, else
+``payload_base64``. The fields of results are called likewise.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def bytes_of(
     json: msgspec.Raw | UnsetType,
 ) -> bytes | None:
     """
-    The bytes that one of three fields gives; None: there is none of them.
+    Return the bytes that one of three fields gives; None: all three are absent.
 
-    Raises: BadArg: there are two.
+    Raises: BadArg: there are two of them.
     """
     given = [
         f"{name}{suffix}"
@@ -42,7 +42,7 @@ def bytes_of(
 
 
 def text_or_base64(data: bytes) -> tuple[str | UnsetType, bytes | UnsetType]:
-    """What is shown as text, or else as base64."""
+    """Return bytes as text, or else for base64; the other of the two is absent."""
     try:
         return data.decode(), UNSET
     except UnicodeDecodeError:
@@ -50,5 +50,5 @@ def text_or_base64(data: bytes) -> tuple[str | UnsetType, bytes | UnsetType]:
 
 
 def readable(text: str) -> str:
-    """Text that was perhaps cut within a character, fit for JSON."""
+    """Make text that was perhaps cut within a character fit for JSON."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

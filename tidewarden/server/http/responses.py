@@ -1,4 +1,4 @@
-"""JSON answers of the HTTP door."""
+"""Makes the JSON answers of the HTTP door."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAILED: web.ResponseKey[str] = web.ResponseKey("failed", str)
 def respond(
     body: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """``body`` as JSON; never to be kept by a cache."""
+    """Answer with ``body`` as JSON, which no cache may keep."""
     data = msgspec.json.encode(body, enc_hook=str)
     return web.Response(
         body=data,
@@ -32,7 +32,7 @@ def respond(
 def problem(
     error: Error, status: int = 0, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """``{"error": word, "message": …}`` with the word's status."""
+    """Answer with ``{"error": word, "message": …}`` and the word's status."""
     extra = dict(headers or {})
     code = status or error.http_status
     if code == 401:

@@ -1,5 +1,5 @@
 """
-One route of the HTTP door: a path, its handler, and the verb whose permission it shares.
+Declares a route of the HTTP door: a path, its handler, and the verb whose permission it shares.
 
 Each module of handlers ends in its table ``ROUTES``. What a route takes and answers stands there as
 types, from which bodies are read and ``/v1/openapi.json`` is made.
@@ -24,7 +24,7 @@ from tidewarden.server.verbs.table import COMMANDS
 Owner = TypeVar("Owner")
 Answer = TypeVar("Answer")
 Check = Callable[[web.Request, str, Requirement], None]
-"""Raises Denied unless whoever asks has the right to what it asks for."""
+"""Raises Denied unless the caller has the right to what a request asks for."""
 RightsOf = Callable[[web.Request], Rights]
 STORE = (StoreDown, NoQuorum)
 """What every route of the store may raise."""
@@ -35,18 +35,18 @@ PATTERNS = {
     "{name}": "{name:.+}",
     "{file}": "{file:.*}",
 }
-# What stands in a path as the first argument of the verb: whose name the permission is for.
+# Names in paths that are the first argument of the verb, which the permission is for.
 SUBJECTS = ("queue", "topic", "lock", "name")
 
 WAITS: web.RequestKey[bool] = web.RequestKey("waits", bool)
 """
 A handler sets it, true, on a request that may take as long as its caller says (a long poll), so
-that its time is counted among the waits. A stream's is anyway.
+that its time is counted among the waits. The time of a stream is counted so anyway.
 """
 
 
 async def whole(work: Awaitable[Answer]) -> Answer:
-    """What changes something is done to its end, though whoever asked has gone."""
+    """Do a change to its end, even if the caller has gone."""
     return await asyncio.shield(asyncio.ensure_future(work))
 
 
@@ -67,7 +67,7 @@ def arguments_of(request: web.Request) -> list[bytes]:
 @dataclass(frozen=True, slots=True)
 class Route(Generic[Owner]):
     """
-    A row of a table of routes.
+    Declares one route, as a row of a table.
 
     Args:
         method: GET answers HEAD, too.
@@ -89,7 +89,7 @@ class Route(Generic[Owner]):
         headers: of a request, as ``query``; fields are renamed to what is sent.
         example: of a body; None: made of the examples of its fields.
         raw: whether the body may be any bytes, too.
-        raw_answer: whether the answer may be any bytes, too, for who accepts these.
+        raw_answer: whether the answer may be any bytes, too, for clients that accept these.
         answer_headers: of a success, with what each says.
         others: statuses beside that of a success that are no errors, with what they answer.
         described: whether it is for programs, and so in ``/v1/openapi.json``.
@@ -120,17 +120,17 @@ class Route(Generic[Owner]):
 
     @property
     def permission(self) -> Permission:
-        """What a caller needs."""
+        """Return the permission that a caller needs."""
         return COMMANDS[self.verb.encode()].permission if self.verb else OPEN
 
     @property
     def prefix(self) -> str:
-        """The path up to its first name."""
+        """Return the path up to its first name."""
         return self.path.partition("/{")[0].partition(":")[0]
 
 
 def add_routes(router: web.UrlDispatcher, routes: Iterable[Route[Owner]], owner: Owner) -> None:
-    """Have ``owner`` answer what comes for its routes; of two that fit the first does."""
+    """Have ``owner`` answer its routes; of two that fit a request, the first answers."""
     for route in routes:
         path = route.path
         for name, pattern in PATTERNS.items():

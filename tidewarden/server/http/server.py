@@ -1,9 +1,9 @@
 """
-The HTTP door: health for load balancers, metrics, status and the token routes.
+Runs the HTTP door: its routes, who may ask, and what was answered.
 
-``/health/*`` and ``/leader`` are open to everybody who can reach the port; the rest wants
+``/health/*`` and ``/leader`` are open to everybody who can reach the port. Other paths want
 ``Authorization: Bearer user:secret`` (or ``Bearer secret`` where there is one user) as soon as
-users are configured, and the routes of tokens and events always.
+users are configured, and the routes of tokens and events always do.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 class HttpServer:
     """
-    The HTTP door of one node.
+    Serves the HTTP door of one node.
 
     Args:
         config: listens on ``node.host`` at ``node.http_port``.
@@ -84,14 +84,14 @@ class HttpServer:
         admission: bounds unauthenticated peers; likewise.
         alive: why ``/health/live`` should say 503, or ``""``: asked per request, must not block.
         ready: the same for ``/health/ready``.
-        warning: what somebody should look at all the same; shown there.
-        internal: paths on which other nodes ask; each takes a body and knows by itself whether it
-            is of a node, else None.
+        warning: what an operator should look at all the same; shown there.
+        internal: paths on which other nodes ask; each takes a body and answers it, or None where
+            the body does not prove to be of a node.
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked
             anyway.
-        connections_max: less than the limits say, where the process has fewer files.
+        connections_max: fewer than the limits say, where the process may open fewer files.
         login_key: of the console's logins; one of this process alone when absent.
-        ended_logins: which of them were ended; likewise.
+        ended_logins: which logins were ended; likewise.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class HttpServer:
         if connections_max is not None:
             self._limits.bound_http(connections_max)
         self._long_polls = LongPolls(self._limits)
-        self._reading = OpenRequests()
+        self._open_requests = OpenRequests()
         self._answered = AnsweredRequests("http", services.traffic)
         self._listener: HttpListener | None = None
         self._tls: ssl.SSLContext | None = None
@@ -213,7 +213,7 @@ class HttpServer:
         log.info("HTTP door open", extra={"host": at.host, "port": self.port})
 
     def _add_queues(self, router: web.UrlDispatcher) -> None:
-        """The routes of queues, and of what else the node always has."""
+        """Add the routes of queues, and of what else the node always has."""
         polls, check = self._long_polls, self._authorization.check_right
         services, at = self._services, self._services.queues
         add_routes(router, cluster.ROUTES, cluster.ClusterRoutes(services))
@@ -228,7 +228,7 @@ class HttpServer:
 
     def reload(self, users: Collection[str] = ()) -> None:
         """Renew the certificate from its files, and hang up on readers who are one of ``users``."""
-        self._reading.cut_off([*users, *(() if self._users.open else ("",))])
+        self._open_requests.cut_off([*users, *(() if self._users.open else ("",))])
         if self._tls is not None:
             renew(self._tls, self._config.node.tls_cert, self._config.node.tls_key)
 
@@ -239,12 +239,12 @@ class HttpServer:
         return {**self._listener.stats(), "waiting": self._long_polls.waiting, **told}
 
     async def metrics_text(self) -> bytes:
-        """Return what ``/metrics`` answers somebody who may see all of it."""
+        """Return what ``/metrics`` answers a user who may see all of it."""
         return b"".join(await self._node_routes.metrics_text(ALL))
 
     @property
     def port(self) -> int:
-        """The TCP port it listens on."""
+        """Return the TCP port that the door listens on."""
         assert self._listener is not None
         return self._listener.port
 
@@ -256,7 +256,7 @@ class HttpServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Note what was answered; what other nodes ask is none of it."""
+        """Answer a request, and note what was answered unless another node asked."""
         if request.path in self._internal:
             return await handler(request)
         began = self._clock.monotonic()
@@ -280,7 +280,7 @@ class HttpServer:
         )
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Who asks, and every error as JSON."""
+        """Let a request in and answer it, every error as JSON."""
         try:
             self._authorization.check_origin(request)
             if self._listener is not None:
@@ -292,10 +292,10 @@ class HttpServer:
             if user and isinstance(request.protocol, HttpPeer):
                 request.protocol.authenticated()
             self._authorization.check_rights(request, user)
-            # which took its time, in which users may have been read anew
+            # Users may have been read anew while the body came in.
             if await self._read_body(request):
                 self._authorization.check_rights(request, user)
-            with self._reading.by(request, user, reads=changes_nothing(request)):
+            with self._open_requests.by(request, user, reads=changes_nothing(request)):
                 return await self._audit.answer(request, user, handler)
         except Error as error:
             return problem(error)
@@ -314,9 +314,13 @@ class HttpServer:
             return problem(Internal("A defect of the server; its log has the trace."))
 
     async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Else it would say which versions of which programs are here, to strangers too."""
+        """
+        Set the headers of every answer.
+
+        aiohttp's own ``Server`` would tell strangers which versions of which programs are here.
+        """
         response.headers["Server"] = "tidewarden"
-        # a payload of somebody's is no page, whatever a browser finds in it
+        # A payload is no page, whatever a browser finds in it.
         response.headers["X-Content-Type-Options"] = "nosniff"
         if self._listener is not None and self._listener.is_last(request):
             response.headers["Connection"] = "close"
@@ -324,8 +328,9 @@ class HttpServer:
 
     async def _read_body(self, request: web.Request) -> bool:
         """
-        Whoever may ask sends the whole of it within :data:`BODY_S`; handlers find it there. Whether
-        there is one.
+        Read the whole body, where handlers find it; returns whether there is one.
+
+        Raises: TooBig; Timeout: it does not come within :data:`BODY_S`; BadArg: its encoding.
         """
         if is_open(request) or not request.can_read_body:
             return False
@@ -345,9 +350,7 @@ class HttpServer:
         return True
 
     async def _ask_internal(self, request: web.Request) -> web.Response:
-        """
-        What another node asks: it proves itself in the body, and whoever cannot is told nothing.
-        """
+        """Answer another node, which proves itself in the body; other callers are told nothing."""
         if not 0 < (request.content_length or 0) <= INTERNAL_BYTES:
             return web.Response(status=403)
         try:
@@ -359,7 +362,7 @@ class HttpServer:
 
 
 class OpenRequests:
-    """Requests under way that change nothing, each with its user (empty: nobody in particular)."""
+    """Keeps the requests under way that change nothing, each with its user (empty: none)."""
 
     def __init__(self) -> None:
         # by the request's identity: it has no hash
@@ -367,7 +370,7 @@ class OpenRequests:
 
     @contextmanager
     def by(self, request: web.Request, user: str, *, reads: bool) -> Iterator[None]:
-        """Meanwhile ``request`` is being answered to ``user``."""
+        """Keep ``request`` of ``user`` within the block, if it changes nothing."""
         if not reads:
             yield
             return
@@ -378,16 +381,14 @@ class OpenRequests:
             del self._users[id(request)]
 
     def cut_off(self, users: Collection[str]) -> None:
-        """
-        Hang up on these users' requests: they were let in under other rights than they have now.
-        """
+        """Hang up on these users' requests, which were let in under other rights than now."""
         for request, user in list(self._users.values()):
             if user in users and request.transport is not None:
                 request.transport.abort()
 
 
 def changes_nothing(request: web.Request) -> bool:
-    """Whether a request may be cut off at any time."""
+    """Tell whether a request may be cut off at any time."""
     route = route_of(request)
     return request.method in ("GET", "HEAD") or (route is not None and route.reads)
 

@@ -1,4 +1,4 @@
-"""The fields of tasks in bodies and answers, with what each may be."""
+"""Declares the fields of tasks in bodies and answers, with what each may be."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ Traceparent = Annotated[
 
 
 class TaskOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a task to put is, beside its payload."""
+    """Describes a task to put, without its payload."""
 
     id: TaskId | UnsetType = UNSET
     delay_ms: Ms | UnsetType = UNSET
@@ -118,7 +118,7 @@ class TaskOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     traceparent: Traceparent = ""
 
     def spec(self, payload: bytes) -> TaskSpec:
-        """The task with this payload."""
+        """Return the task with this payload."""
         return TaskSpec(
             payload,
             _or(self.id, ""),
@@ -138,20 +138,20 @@ class TaskOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PutTask(TaskOptions, forbid_unknown_fields=True, kw_only=True):
-    """A task to put, with its payload in one of three forms; none: it is empty."""
+    """Describes a task to put, with its payload in one of three forms; none: it is empty."""
 
     payload: Payload | UnsetType = UNSET
     payload_base64: PayloadBase64 | UnsetType = UNSET
     payload_json: PayloadJson | UnsetType = UNSET
 
     def task(self) -> TaskSpec:
-        """The task. Raises: BadArg: it has two payloads."""
+        """Return the task. Raises: BadArg: it has two payloads."""
         data = bytes_of("payload", self.payload, self.payload_base64, self.payload_json)
         return self.spec(data or b"")
 
 
 class ChangeTask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What changes of a task; what is absent stays."""
+    """Says what changes of a task; what is absent stays."""
 
     payload: Payload | UnsetType = UNSET
     payload_base64: PayloadBase64 | UnsetType = UNSET
@@ -163,7 +163,7 @@ class ChangeTask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     priority: Annotated[int, Meta(ge=0, le=PRIORITY_MAX)] | UnsetType = UNSET
 
     def changes(self, lease: int) -> Changes:
-        """As the queue takes them. Raises: BadArg: two payloads."""
+        """Return the changes as the queue takes them. Raises: BadArg: there are two payloads."""
         return Changes(
             bytes_of("payload", self.payload, self.payload_base64, self.payload_json),
             _or(self.delay_ms, None),
@@ -176,7 +176,7 @@ class ChangeTask(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class TakenTask(msgspec.Struct, kw_only=True):
-    """A task under a lease."""
+    """Shows a task under a lease."""
 
     queue: str
     id: str
@@ -190,7 +190,7 @@ class TakenTask(msgspec.Struct, kw_only=True):
 
 
 def taken(task: Taken) -> TakenTask:
-    """A task as an answer has it."""
+    """Return a task that was taken as an answer has it."""
     text, base64 = text_or_base64(task.payload)
     return TakenTask(
         queue=task.queue,
@@ -206,7 +206,7 @@ def taken(task: Taken) -> TakenTask:
 
 
 class PastTry(msgspec.Struct, kw_only=True):
-    """How a lease on the task ended badly."""
+    """Says how a lease on the task ended badly."""
 
     at_ms: UnixMs
     how: str
@@ -215,7 +215,7 @@ class PastTry(msgspec.Struct, kw_only=True):
 
 
 class SeenTask(msgspec.Struct, kw_only=True):
-    """A task as it lies, without being taken."""
+    """Shows a task as it lies, without taking it."""
 
     queue: str
     id: str
@@ -244,7 +244,7 @@ class SeenTask(msgspec.Struct, kw_only=True):
 
 
 def seen(found: dict[str, Any]) -> SeenTask:
-    """A task as of ``QueueAdmin.peek``."""
+    """Return a task of ``QueueAdmin.peek`` as an answer has it."""
     text, base64 = text_or_base64(found["payload"])
     rest: dict[str, Any] = {
         name: readable(value) if isinstance(value, str) else value

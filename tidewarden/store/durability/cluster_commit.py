@@ -16,13 +16,13 @@ from .group_commit import GroupCommit, Requirement
 from .held_answers import HeldAnswer
 from .server_identity import MOVED, ServerIdentity
 
-# names of keys among which one of a primary's is found: each has one in 16384 slots at least
+# Names of keys that are tried until one is of the primary: each has one in 16384 slots at least.
 TRIES = 65536
 
 
 class PrimaryCommit(GroupCommit):
     """
-    The group commit of one primary.
+    Commits the groups of one primary.
 
     It writes to a key in a slot of that primary, and to another key when the slot has moved.
     """
@@ -33,11 +33,11 @@ class PrimaryCommit(GroupCommit):
         data: StoreConnection,
         link: StoreConnection,
         cluster: str,
-        demand: Requirement,
+        requirement: Requirement,
         limit_ms: int,
         clock: Clock,
     ) -> None:
-        super().__init__(data, link, "", demand, limit_ms, clock)
+        super().__init__(data, link, "", requirement, limit_ms, clock)
         self._route = route
         self._cluster = cluster
         self._own_key = ""
@@ -49,7 +49,7 @@ class PrimaryCommit(GroupCommit):
         return await super()._written()
 
     def _key_there(self) -> str:
-        """Raises: StoreDown: this server has no slot any more."""
+        """Return a key in a slot of this primary. Raises: StoreDown: it has no slot any more."""
         if self._data not in self._route.each():  # else all the names would be tried, each time
             raise StoreDown(MOVED)
         for number in range(TRIES):
@@ -61,9 +61,9 @@ class PrimaryCommit(GroupCommit):
 
 class Placed:
     """
-    The server identity that a script relies on, known once the script is sent.
+    Holds the server identity that a script relies on, known once the script is sent.
 
-    It is another one when the script is sent to another server: see :class:`ServerIdentity`.
+    It becomes another when the script is sent to another server: see :class:`ServerIdentity`.
     """
 
     __slots__ = ("_commit_of", "commit", "ground")
@@ -96,7 +96,7 @@ class ClusterCommit:
         """
         Return the identity that the next script relies on.
 
-        It has to be told by which connection the script goes.
+        The identity has to be told by which connection the script goes.
         """
         return Placed(self._commit_of)
 
@@ -111,9 +111,9 @@ class ClusterCommit:
 
     def begun(self, key: str) -> Callable[[], Awaitable[None]]:
         """
-        See :meth:`GroupCommit.begun`: of something written to ``key``.
+        See :meth:`GroupCommit.begun`, for a write to ``key``.
 
-        One that was sent on to another server is not known to last.
+        A write that was sent on to another server is not known to last.
         """
         slots, slot = self._route.topology.map, slot_of(key)
         link, turn = self._route.link_of(key), slots.turn(slot)

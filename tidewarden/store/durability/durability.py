@@ -28,20 +28,19 @@ log = logging.getLogger("tidewarden.store")
 AnyCommit = GroupCommit | ClusterCommit | SetCommit
 UNKNOWN = StoreServer("?", "?", False, 0)
 LOOK_S = 1.0
-SYSTEM = "system"  # beside the durabilities a queue may choose: what the system's own queues have
+SYSTEM = "system"  # the durability of the system's own queues, beside those a queue may choose
 
 
 async def at_once() -> None:
-    """Return at once: the answer is as firm as demanded."""
+    """Return at once: the answer is as firm as required."""
 
 
 class Unavailable(NamedTuple):
     """
-    This durability is unavailable, and ``why`` is shown to the caller.
+    Says that a durability is unavailable; the caller is shown ``why``.
 
-    It stands in the place of a :class:`GroupCommit`: what needs it is refused before it is sent.
-
-    ``again()`` says whether it can be had by now, as :meth:`Durability.of` does.
+    It stands in the place of a :class:`GroupCommit`: calls that need it are refused before they are
+    sent. ``again()`` says whether it can be had by now, as :meth:`Durability.of` does.
     """
 
     why: str
@@ -53,12 +52,12 @@ class Durability:
     Gives answers the durability that they need, by group commits.
 
     ``cluster``: its name, for the keys of the commits' own writes; ``connect`` makes a further link
-    to where a given one leads, not launched yet. Without it nothing waits: answers are as firm as
-    the embedded store makes them.
+    to where a given one leads, not launched yet. Without it no answer waits: each is as firm as the
+    embedded store makes it.
 
-    ``embedded``: the store is one of ours; else ``server`` says what a store of one's own can do.
-    ``replicated``: likewise, and each voting node has one: what waits is confirmed by the in-sync
-    set.
+    ``embedded``: the store is one of ours; else ``server`` says what the user's store can do.
+    ``replicated``: it is one of ours, and each voting node has one: the in-sync set confirms the
+    answers that wait.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Durability:
         self._embedded = embedded
         self._replicated = replicated
         self._waitaof = server.waitaof
-        told = server.appendfsync or store.fsync  # where it hides its settings, our user's word
+        told = server.appendfsync or store.fsync  # it may hide its settings: our user's word counts
         self._synced = self._synced_now = told == "always" and (embedded or server.waitaof)
         if replicated:
             self._synced = self._synced and store.fsync == "always"
@@ -96,8 +95,9 @@ class Durability:
     def told(self, server: StoreServer) -> bool:
         """
         Note what the store that is connected now says of itself, for another may have taken over.
-        Whether it brings every write to disk if the one at the start did; if not, tokens wait for
-        what it can do, and each group of a queue's ``fsync`` finds it out by itself.
+
+        Returns whether it brings every write to disk if the store at the start did. If not, tokens
+        wait for what it can do, and each group of a queue's ``fsync`` finds it out by itself.
         """
         if self._embedded:
             return True  # see ask_embedded
@@ -128,7 +128,7 @@ class Durability:
         """
         Ask a reconnected embedded store how it syncs its log, before the queues are recalled.
 
-        It may have been started otherwise.
+        The store may have been started in another way.
 
         Raises: StoreDown.
         """
@@ -160,10 +160,10 @@ class Durability:
 
     def _of_again(self, data: StoreClient, durability: str) -> AnyCommit | Unavailable | None:
         """
-        As :meth:`of`.
+        Do as :meth:`of`, and ask the store again.
 
-        While it cannot be had, the store is asked, once a second at most; the answer counts from
-        the next time on.
+        While the durability cannot be had, the store is asked once a second at most; its answer
+        counts from the next time on.
         """
         found = self.of(data, durability)
         loop = asyncio.get_running_loop()
@@ -185,11 +185,11 @@ class Durability:
 
     @property
     def of_new_queues(self) -> Literal["one", "quorum"]:
-        """The durability of a queue for which none is named."""
+        """Return the durability of a queue for which none is named."""
         return "quorum" if self._replicated else "one"
 
     def refusal(self, durability: str) -> str:
-        """Why the durability cannot be had here and what to do about it; empty: it can."""
+        """Say why the durability cannot be had here and what to do about it; empty: it can."""
         if durability == "quorum" and not (self.replicas or self._replicated):
             if self._embedded:
                 return (
@@ -217,7 +217,7 @@ class Durability:
         """
         Return the commit that answers of scripts on ``data`` have to pass.
 
-        None: they may leave at once.
+        None: the answers may leave at once.
         """
         if durability == SYSTEM:
             durability = "quorum" if self.replicas or self._replicated else "one"
@@ -232,11 +232,11 @@ class Durability:
         disk = durability == "fsync"
         return self._any(data, Requirement(self.replicas, disk=disk, always=disk and self._asks))
 
-    def _any(self, data: StoreClient, demand: Requirement) -> AnyCommit:
+    def _any(self, data: StoreClient, requirement: Requirement) -> AnyCommit:
         if isinstance(data, ClusterClient):
-            return ClusterCommit(data, lambda link: self.made(data, link, demand))
+            return ClusterCommit(data, lambda link: self.made(data, link, requirement))
         (link,) = data.each()
-        return self.made(data, link, demand)
+        return self.made(data, link, requirement)
 
     def _by_set_of(self, data: StoreClient) -> SetCommit:
         (link,) = data.each()
@@ -252,30 +252,32 @@ class Durability:
             commit.times = self.times
         return commit
 
-    def made(self, route: StoreClient, data: StoreConnection, demand: Requirement) -> GroupCommit:
+    def made(
+        self, route: StoreClient, data: StoreConnection, requirement: Requirement
+    ) -> GroupCommit:
         """
         Return the group commit for writes of scripts by ``data``, a connection of ``route``.
 
         It is made with a connection of its own.
         """
-        commit = self._made.get((data, demand))
+        commit = self._made.get((data, requirement))
         if commit is None:
             if isinstance(route, ClusterClient):
                 self._forget_ended()
             assert self._connect is not None, "without further connections nothing waits"
-            link = self._links[data, demand] = self._connect(data)
+            link = self._links[data, requirement] = self._connect(data)
             link.launch()
             limit_ms, key = self._store.commit_ms, f"{{{self._cluster}}}:commits"
             if isinstance(route, ClusterClient):
                 commit = PrimaryCommit(
-                    route, data, link, self._cluster, demand, limit_ms, self._clock
+                    route, data, link, self._cluster, requirement, limit_ms, self._clock
                 )
             elif self._embedded:
                 commit = FsyncCommit(data, link, key, limit_ms, self._clock)
             else:
-                commit = GroupCommit(data, link, key, demand, limit_ms, self._clock)
+                commit = GroupCommit(data, link, key, requirement, limit_ms, self._clock)
             commit.times = self.times
-            self._made[data, demand] = commit
+            self._made[data, requirement] = commit
         return commit
 
     def _forget_ended(self) -> None:
@@ -290,7 +292,7 @@ class Durability:
         """
         Return the commit of scripts with durability ``strongest``.
 
-        It is as firm as the store can make a write; None: it is so at once.
+        It makes a write as firm as the store can; None: a write is so at once.
         """
         if self._connect is None:
             return None
@@ -309,7 +311,7 @@ class Durability:
         """
         Return the route of a script of ``key`` whose durability is ``strongest``.
 
-        It stands instead of ``data``: send the script in this turn of the loop.
+        The route stands instead of ``data``: send the script by it in this turn of the loop.
 
         Returns: the route, and what is to be awaited once the script was answered.
         """
@@ -324,11 +326,11 @@ class Durability:
 
     def firm(self, data: StoreClient, durability: str, key: str) -> Callable[[], Awaitable[None]]:
         """
-        Call it before a write to ``key`` by ``data``, and what it returns after the answer.
+        Return a function that waits until a write to ``key`` by ``data`` is firm.
 
-        The latter returns when the write is firm.
+        Call this before the write is sent, and the function after the answer.
 
-        Raises: NoQuorum: it cannot be had here (at once), or was not in time.
+        Raises: NoQuorum: the durability cannot be had here (at once), or was not in time (then).
         """
         commit = self.of(data, durability)
         if isinstance(commit, Unavailable):
@@ -336,7 +338,7 @@ class Durability:
         return commit.begun(key) if commit is not None else at_once
 
     async def stop(self) -> None:
-        """Stop every group commit; waiting answers are told that nobody knows."""
+        """Stop every group commit; the outcome of waiting answers is told to be unknown."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -345,9 +347,9 @@ class Durability:
 
     def warnings(self, server: StoreServer, tokens: bool) -> list[str]:
         """
-        Return the warnings of the server's settings for whoever relies on durability.
+        Return warnings about the server's settings, for users who rely on durability.
 
-        ``tokens``: whether any are refreshed.
+        ``tokens``: whether tokens are refreshed.
         """
         found = []
         if server.replicas < self.replicas:
@@ -378,9 +380,9 @@ class Durability:
     @property
     def confirms(self) -> bool:
         """
-        Whether the in-sync set of replicated stores confirms writes, as far as is known.
+        Tell whether the in-sync set of replicated stores confirms writes, as far as is known.
 
-        While it does not, the primary's answers may be those of one that is cut off.
+        While it does not, the primary may be one that is cut off, and its answers old.
         """
         return all(commit.confirms for commit in self._by_set.values())
 

@@ -3,9 +3,9 @@ Answers writes once they are on disk, also in an embedded store that syncs its l
 
 WAITAOF would be the way, but under ``appendfsync everysec`` Valkey to 9.1 and some Redis answer it
 before the disk has anything (https://github.com/redis/redis/pull/13793). So the server is told to
-sync every write as long as any needs it: then it answers each after its sync. What is sent in one
-turn of the loop stands in a :class:`FsyncWindow`, which tells whether that was so all the while,
-without a round trip more. Where it was not, a group is committed behind the writes.
+sync every write as long as any write needs that: then it answers each after its sync. The calls of
+one turn of the loop stand in a :class:`FsyncWindow`, which tells whether the server did so all the
+while, without a further round trip. Where it did not, a group is committed behind the writes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ AWAKE = pack(("CONFIG", "SET", "appendfsync", "always"))
 
 
 class FsyncCommit(GroupCommit):
-    """
-    Commits what is sent by :attr:`route`: its answer is handed out once it is on the store's disk.
-    """
+    """Commits what is sent by :attr:`route`: an answer leaves once its write is on disk."""
 
     def __init__(
         self, data: StoreConnection, link: StoreConnection, key: str, limit_ms: int, clock: Clock
@@ -47,7 +45,7 @@ class FsyncCommit(GroupCommit):
         self.route = FsyncClient(data, self)
 
     def window(self) -> FsyncWindow:
-        """Return the window of this turn of the loop, in which the calls of ``data`` stand."""
+        """Return the window of this turn of the loop, which has the calls of ``data``."""
         window = self._window
         if window is None:
             window = self._window = FsyncWindow(self, self._data, self._key, self.ground())
@@ -62,7 +60,7 @@ class FsyncCommit(GroupCommit):
         self.groups += 1
 
     def _own_write(self) -> bytes:
-        # With another value each time: see window.
+        # It writes another value each time: see FsyncWindow.
         made, self._there = self._there, True
         return (
             self._mark
@@ -77,7 +75,7 @@ class FsyncCommit(GroupCommit):
         written: asyncio.Future[Any] = self._loop.create_future()
         if isinstance(executed, BaseException):
             written.set_exception(executed)
-        elif executed is None:  # what was watched for the end of the last groups has changed
+        elif executed is None:  # the key has changed, which _rested watches on this connection
             written.set_exception(StoreDown("nothing was done"))
         elif isinstance(executed[0], ReplyError):
             written.set_exception(error_of(str(executed[0])))
@@ -98,11 +96,11 @@ class FsyncCommit(GroupCommit):
         """
         Let the store sync once a second again, once no node has needed more for a while.
 
-        The key's age tells, and WATCH that nobody begins to in that very moment.
+        The key's age tells that, and WATCH tells that no node begins to in that very moment.
         """
         try:
             while self._awake:
-                self._awake = False  # until somebody writes from here on
+                self._awake = False  # until a write from here on
                 await sleep(self._clock, REST_MS / 1000)
                 try:
                     rested = await self._rested()
@@ -127,7 +125,7 @@ class FsyncCommit(GroupCommit):
             return False
         mark = removal_first(
             "SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS - REST_MS
-        )  # another value, which is as old
+        )  # another value of the same age
         words = (("MULTI",), mark, ("CONFIG", "SET", "appendfsync", "everysec"), ("EXEC",))
         *_, done = await asyncio.gather(*(link.call(*one) for one in words))
         return done is not None
@@ -145,34 +143,39 @@ class FsyncClient:
 
     clustered = False
 
-    def __init__(self, link: StoreConnection, firm: FsyncCommit) -> None:
+    def __init__(self, link: StoreConnection, commit: FsyncCommit) -> None:
         self._link = link
-        self._firm = firm
+        self._commit = commit
 
     def send(self, packed: bytes, receiver: ReplySink, _key: Arg = "", /) -> None:
         """See :meth:`StoreConnection.send`."""
-        window = self._firm.window()
+        window = self._commit.window()
         self._link.send(packed, FsyncReply(window, receiver))
 
 
 class FsyncWindow:
     """
-    The calls of one link between two readings of a key.
+    Holds the calls of one link between two readings of a key.
 
     The order is: read, sync every write, the writes, read and touch.
 
-    Whoever has the server go back to a sync a second gives the key another value in the same
-    transaction. Done behind the first reading, the second one shows it. And it is not done behind
-    the second one before the writes are synced: the key is watched for it, so that the touch there
-    prevents it, or the watch began later; then the transaction comes a turn of the server's loop
-    later, and each turn ends with the sync of what was written in it.
+    A node that has the server go back to a sync a second gives the key another value in the same
+    transaction. If that comes behind the first reading, the second reading shows it. It does not
+    come behind the second reading before the writes are synced: that node watches the key, so that
+    the touch prevents its transaction, or its watch began later; then the transaction comes a turn
+    of the server's loop later, and each turn ends with the sync of what was written in it.
     """
 
     def __init__(
-        self, firm: FsyncCommit, link: StoreConnection, key: str, ground: ServerIdentity[str]
+        self, commit: FsyncCommit, link: StoreConnection, key: str, ground: ServerIdentity[str]
     ) -> None:
-        """``ground``: what a group is committed on behind the writes, where the readings differ."""
-        self._firm = firm
+        """
+        Begin with the first reading.
+
+        ``ground``: the server of the group that is committed behind the writes, where the readings
+        differ.
+        """
+        self._commit = commit
         self._link = link
         self._ground = ground
         self._touch = pack(("GETEX", key, "PX", KEEP_MS))
@@ -195,7 +198,7 @@ class FsyncWindow:
             if synced:
                 reply.confirmed()
             else:
-                self._firm.add(self._ground, reply)
+                self._commit.add(self._ground, reply)
 
     def _send(self, packed: bytes) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -205,9 +208,7 @@ class FsyncWindow:
 
 
 class FsyncReply:
-    """
-    Gets the reply to a call within a window, and passes it to ``receiver`` once it is on disk.
-    """
+    """Gets the reply to a call of a window, and passes it to ``receiver`` once it is on disk."""
 
     __slots__ = ("_receiver", "_reply", "_window", "done")
 
@@ -223,7 +224,7 @@ class FsyncReply:
         self._window.hold(self)
 
     def set_exception(self, error: BaseException, /) -> None:
-        """Pass on that the call was refused, or that nobody knows."""
+        """Pass on that the call was refused, or that its outcome is unknown."""
         fail_reply(self._receiver, error)
 
     def confirmed(self) -> None:
@@ -237,5 +238,5 @@ class FsyncReply:
 
 
 def said(reply: asyncio.Future[Any]) -> Any:
-    """Return what a command was answered; None: nothing, or an error."""
+    """Return the answer to a command; None: there is none, or it is an error."""
     return None if reply.cancelled() or reply.exception() is not None else reply.result()

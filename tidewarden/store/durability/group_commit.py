@@ -1,12 +1,13 @@
 """
-Group commit: answers leave once as many servers have their writes as was demanded.
+Commits in groups: answers leave once as many servers have their writes as is required.
 
 WAIT and WAITAOF speak of what their own connection wrote, so a group is a write of our own on a
 connection of its own, made after the answers were read: whatever ran at that server before stands
-before it in the order that replicas receive. Then the wait, then who the server is: the replication
-id of a primary is drawn anew at each start and at each promotion, so the same id as on the
-connection where the answers came from means that nothing was lost in between. One group is under
-way at a time and the next gathers meanwhile: it costs round trips per group, not per write.
+before it in the order that replicas receive. Behind the write stand the wait and the question which
+server it is: the replication id of a primary is drawn anew at each start and at each promotion, so
+the same id as on the connection where the answers came from means that nothing was lost in between.
+One group is under way at a time and the next gathers meanwhile: commits cost round trips per group,
+not per write.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ HOW = pack(("CONFIG", "GET", "appendfsync"))
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """
-    The number of servers that must have a write, and on how many disks it must be.
+    Says how many servers must have a write, and on how many disks it must be.
 
     ``disk_here``: on disk at the primary, whatever the replicas do with it. ``always``: with
     ``disk``, the primary is asked each time whether it syncs every write, for with ``appendfsync
@@ -52,7 +53,7 @@ class Requirement:
     always: bool = False
 
     def commands(self, limit_ms: int) -> tuple[tuple[tuple[Arg, ...], tuple[int, ...]], ...]:
-        """The waits, and the least that each has to answer."""
+        """Return the waits, and the least that each has to answer."""
         if self.disk:
             return ((("WAITAOF", 1, self.replicas, limit_ms), (1, self.replicas)),)
         here = ((("WAITAOF", 1, 0, limit_ms), (1, 0)),) if self.disk_here else ()
@@ -60,7 +61,7 @@ class Requirement:
         return here + there
 
     def __str__(self) -> str:
-        """What was not had, in a message."""
+        """Say in a message what was not had."""
         here = "the primary's disk" if self.disk or self.disk_here else ""
         there = f"{self.replicas} replica{'s' * (self.replicas != 1)}" if self.replicas else ""
         return " and ".join(filter(None, (here, there))) + (
@@ -70,7 +71,7 @@ class Requirement:
 
 class GroupCommit:
     """
-    The group commit of what scripts wrote by the link ``data``.
+    Commits in groups what scripts wrote by the link ``data``.
 
     ``link`` leads to the same primary and does nothing else.
 
@@ -83,34 +84,36 @@ class GroupCommit:
         data: StoreConnection,
         link: StoreConnection,
         key: str,
-        demand: Requirement,
+        requirement: Requirement,
         limit_ms: int,
         clock: Clock,
     ) -> None:
         self._data = data
         self._link = link
         self._clock = clock
-        self._demand = demand
+        self._requirement = requirement
         self._loop = asyncio.get_running_loop()
         self._server = ServerQuestion(data, (INFO,), lambda answers: identity_of(*answers) or None)
-        self._held = HeldAnswers(1, limit_ms, lambda: str(demand))
+        self._held = HeldAnswers(1, limit_ms, lambda: str(requirement))
         self._task: asyncio.Task[None] | None = None
         self._failed_at = 0.0
         self._complained = False
         self._stopped = False
         self._write_to(key)
-        self._waits = tuple((pack(command), least) for command, least in demand.commands(limit_ms))
+        self._waits = tuple(
+            (pack(command), least) for command, least in requirement.commands(limit_ms)
+        )
         self.groups = 0
         self.times = Family(COMMITS)
-        """Those of other commits may be counted together: whoever made them puts one here."""
+        """How long groups took. The maker of several commits may put one into all of them."""
 
     @property
     def missed(self) -> int:
-        """How many answers were handed out as not known to last."""
+        """Return how many answers were handed out as not known to last."""
         return self._held.missed
 
     def _write_to(self, key: str) -> None:
-        """The groups' own write is of this key."""
+        """Let the groups' own write be of this key."""
         self._mark = pack(("PEXPIRE", key, KEEP_MS))  # a write that a full store takes, too
         self._first_mark = pack(removal_first("SET", key, "1", "PX", KEEP_MS))
         self._there = False  # whether the key is, as far as we know
@@ -127,7 +130,7 @@ class GroupCommit:
         """
         Tell ``answer``, which was read just now, once it is firm or cannot be known to be.
 
-        ``ground``: of before it was sent.
+        ``ground`` was made before it was sent.
         """
         if self._stopped or not ground.stands:
             self._held.miss(answer, DOWN if self._stopped else ground.why)
@@ -138,16 +141,16 @@ class GroupCommit:
 
     def begun(self, _key: str = "") -> Callable[[], Awaitable[None]]:
         """
-        Call it before a write is sent, and what it returns after the answer.
+        Return a function that waits until a write is firm.
 
-        The latter returns when the write is firm.
+        Call this before the write is sent, and the function after the answer.
 
-        Raises (the latter): NoQuorum: not in time; it may or may not last.
+        Raises (the function): NoQuorum: it was not firm in time; it may or may not last.
         """
         return functools.partial(firm, self.add, self.ground())
 
     async def stop(self) -> None:
-        """Stop; waiting answers, and all from now on, are told that nobody knows."""
+        """Stop; the outcome of waiting answers, and of all from now on, is told to be unknown."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -174,7 +177,7 @@ class GroupCommit:
                 else:
                     self.times.of("ok").observe(self._clock.monotonic() - began)
                     if self._held.why and self._complained:
-                        log.warning("writes are with %s again", self._demand)
+                        log.warning("writes are with %s again", self._requirement)
                     self._held.why, self._complained = "", False
                     self._held.confirm(line, identity, self._server)
         finally:
@@ -190,7 +193,7 @@ class GroupCommit:
             self._complained = True
             whose = (
                 "as many replicas run, are connected and keep up"
-                if self._demand.replicas
+                if self._requirement.replicas
                 else "its disk keeps up"
             )
             log.error("%s (%s); see that %s", self._trouble(), why, whose)
@@ -198,7 +201,8 @@ class GroupCommit:
 
     def _trouble(self) -> str:
         return (
-            f"writes are not known to be with {self._demand}: what needs that is answered NOQUORUM"
+            f"writes are not known to be with {self._requirement}: what needs that is answered"
+            " NOQUORUM"
         )
 
     def warning(self) -> str:
@@ -210,8 +214,8 @@ class GroupCommit:
         """
         Write, wait, and return the identity of the server: all that ran there before is firm.
 
-        A key that had been removed costs it a second try. Raises: NoQuorum: too few have it;
-        StoreDown, Error: nobody knows.
+        A key that had been removed costs a second try. Raises: NoQuorum: too few servers have the
+        write; StoreDown, Error: the outcome is unknown.
         """
         link = self._link
         connects = link.reconnects
@@ -220,7 +224,7 @@ class GroupCommit:
         self.groups += 1
         replies = [await self._written()]
         replies += [self._send(command) for command, _ in self._waits]
-        how = self._send(HOW) if self._demand.always else None
+        how = self._send(HOW) if self._requirement.always else None
         replies.append(self._send(INFO))
         with contextlib.suppress(Error):
             await replies[-1]  # the others were answered, or lost, before
@@ -245,17 +249,15 @@ class GroupCommit:
         return identity_of(info)
 
     async def _written(self) -> asyncio.Future[Any]:
-        """The group's own write was sent; its answer: 1, or 0 when nothing was written."""
+        """Send the group's own write; returns its answer: 1, or 0 when nothing was written."""
         written = self._send(self._own_write())
-        if self._demand.disk or self._demand.disk_here:
+        if self._requirement.disk or self._requirement.disk_here:
             # sent together with its write, WAITAOF takes a second on some servers
             await asyncio.wait({written})
         return written
 
     def _own_write(self) -> bytes:
-        """
-        What the group writes: it touches the key, and makes it where it is not known to be there.
-        """
+        """Return the group's own write: it touches the key, or makes it if that may be missing."""
         made, self._there = self._there, True
         return self._mark if made else self._first_mark
 

@@ -1,4 +1,4 @@
-"""Answers that are held back until their writes are known to be firm, or their time is over."""
+"""Holds answers back until their writes are known to be firm, or their time is over."""
 
 from __future__ import annotations
 
@@ -17,17 +17,21 @@ DOWN = "this node goes down, or the server is no primary any more"
 
 
 class Moved(NoQuorum):
-    """Another server has taken over since the answer was given: what it says may be lost there."""
+    """Tells that another server took over since an answer, which may have lost its write."""
 
 
 class HeldAnswer(Protocol):
-    """An answer that is held back until its write is known to be firm. Its methods do not raise."""
+    """
+    Is told whether the write of an answer that is held back is firm.
+
+    The methods do not raise.
+    """
 
     def confirmed(self) -> None:
         """Hand the answer out."""
 
     def missed(self, error: NoQuorum, /) -> None:
-        """Hand out that nobody knows whether the write lasts."""
+        """Hand out that it is not known whether the write lasts."""
 
 
 class HeldFuture:
@@ -59,10 +63,9 @@ def firm(add: Callable[[Ground, HeldAnswer], None], ground: Ground) -> asyncio.F
 
 class WaitingCall(NamedTuple):
     """
-    An answer that waits for a group.
+    Holds an answer that waits for a group.
 
-    It has the identity of the server that it came from, and the time until which it waits (the
-    loop's time).
+    ``identity`` is that of the server that gave it; it waits ``until`` then (the loop's time).
     """
 
     answer: HeldAnswer
@@ -78,22 +81,22 @@ class HeldAnswers:
     Keeps the answers that wait for groups: those that gather, and a line for each group under way.
 
     Each line is in the order of its ends, for all wait equally long, and a group that failed keeps
-    its answers in front of those that it takes over next. (Where answers join a group under way, it
-    is so but for the time in which a call is answered.)
+    its answers in front of those that it takes over next. (Where answers join a group under way,
+    the order is so but for the time in which a call is answered.)
 
-    ``demand()`` says in a message what was not had. ``overdue`` is called when an answer's time was
-    over, with the time since which it had waited.
+    ``requirement()`` says in a message what was not had. ``overdue`` is called when an answer's
+    time is over, with the time since which it has waited.
     """
 
     def __init__(
         self,
         lines: int,
         limit_ms: int,
-        demand: Callable[[], str],
+        requirement: Callable[[], str],
         overdue: Callable[[float], object] = lambda _: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._demand = demand
+        self._requirement = requirement
         self._overdue = overdue
         self._timer: asyncio.TimerHandle | None = None
         self.gathered: Line = deque()
@@ -118,11 +121,13 @@ class HeldAnswers:
         """Hand out that an answer's write may or may not last."""
         self.missed += 1
         answer.missed(
-            kind(f"it is not known to be with {self._demand()} ({why}); it may or may not last")
+            kind(
+                f"it is not known to be with {self._requirement()} ({why}); it may or may not last"
+            )
         )
 
     def confirm(self, line: Line, identity: object, server: ServerQuestion[Any]) -> None:
-        """Hand out what of ``line`` came from the server of this identity; miss the rest."""
+        """Confirm the answers of ``line`` that the server of this identity gave; miss the rest."""
         while line:
             one = line.popleft()
             if one.identity == identity:
@@ -146,7 +151,7 @@ class HeldAnswers:
         self._timer = self._loop.call_at(min(ends), self.expire) if ends else None
 
     def end(self) -> None:
-        """Miss all of them: nothing is committed any more."""
+        """Miss every answer: no group is committed any more."""
         if self._timer is not None:
             self._timer.cancel()
         for line in (*self.lines, self.gathered):

@@ -1,4 +1,4 @@
-"""Who the server behind a connection is, asked on it before the scripts whose answers count."""
+"""Asks which server is behind a connection, before the scripts whose answers count."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Name = TypeVar("Name")
 
 
 def identity_of(info: bytes) -> str:
-    """Return the replication id of a primary by its INFO; empty: it is none."""
+    """Return the replication id of a primary by its INFO; empty: the server is no primary."""
     found = _IDENTITY.search(info)
     return found[1].decode() if found else ""
 
 
 class ServerIdentity(Generic[Name]):
     """
-    The identity of the server behind the scripts of one connection.
+    Receives the identity of the server that runs the scripts of one connection.
 
-    It is asked before them on the same connection, by ``questions`` commands; ``read`` makes it of
-    the answers, None: the server is no primary.
+    It is asked for before them on the same connection, by ``questions`` commands; ``read`` makes it
+    of the answers, None: the server is no primary.
 
     ``connects``: which of the link's connections it was, 0 until it is known.
     """
 
     __slots__ = ("_answers", "_link", "_questions", "_read", "connects", "identity", "lost", "why")
     sent_by: ClassVar[None] = (
-        # there is but the one link: see :class:`tidewarden.store.durability.cluster_commit.Placed`
+        # there is only one link: see :class:`tidewarden.store.durability.cluster_commit.Placed`
         None
     )
 
@@ -64,7 +64,7 @@ class ServerIdentity(Generic[Name]):
 
     @property
     def stands(self) -> bool:
-        """Whether an answer that was read just now on the link came from there."""
+        """Tell whether an answer that was read just now on the link came from that server."""
         return not self.lost and self.connects == self._link.reconnects
 
 
@@ -104,6 +104,6 @@ class ServerQuestion(Generic[Name]):
         return latest
 
     def forget(self, identity: Name) -> None:
-        """Whoever sends next asks anew, if this is what was answered last."""
+        """Let the next sender ask anew, if this is the identity that was answered last."""
         if self._latest is not None and self._latest.identity == identity:
             self._latest = None

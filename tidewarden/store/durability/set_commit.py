@@ -1,15 +1,15 @@
 """
-Group commit by the in-sync set: answers leave once every store that may take over has their writes.
+Commits by the in-sync set: answers leave once every store that may take over has their writes.
 
 A **flight** is the calls of one turn of the loop and, in the same write behind them, what confirms
-them (see :mod:`tidewarden.store.durability.set_reading`): who has to confirm is asked of the
-primary's own data. It has a connection to itself, a lane, until it has landed, for its WAIT holds
-up whatever is sent behind it. Each call is answered before the WAIT; only its answer is held. What
-was answered on another connection goes along, or in a flight without calls. So does what a flight
-did not confirm.
+them (see :mod:`tidewarden.store.durability.set_reading`): the primary's own data say who has to
+confirm. A flight has a connection to itself, a lane, until it has landed, for its WAIT holds up
+whatever is sent behind it. Each call is answered before the WAIT; only its answer is held. An
+answer of another connection goes along, or in a flight without calls. So does an answer that a
+flight did not confirm.
 
-While nothing was confirmed for as long as an answer may wait, as where the set is too small, what
-needs it is refused before it is sent. Flights without calls go on until one is complete.
+Once nothing was confirmed for as long as an answer may wait, as where the set is too small, calls
+that need it are refused before they are sent. Flights without calls go on until one is complete.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ calls of other queues.
 GROUPS_MAX = 2
 """With so many flights under way, none begins for answers alone: they gather for the next one."""
 WAIT_MS = 60
-"""A WAIT; the set may shrink meanwhile, and the next mark reads the new one."""
+"""Longest WAIT; the set may shrink meanwhile, and the next mark reads the new one."""
 RETRY_FIRST_S, RETRY_S = 0.001, 0.05
-"""After groups that failed at once, one after the other."""
+"""First and longest pause after groups that failed at once, one after the other."""
 RETRY_LAST_S = 0.25
-"""Where nobody waits and it has been so for a while."""
+"""Pause where no answer waits and groups have failed for a while."""
 AWHILE_S = 2.0
 WARN_S = 60.0
 ROLE = pack(("ROLE",))
 ANSWERS = 5
-"""Those of a confirmation: mark, ROLE, WAIT, ROLE, HMGET."""
+"""Answers of a confirmation: mark, ROLE, WAIT, ROLE, HMGET."""
 WHOM = "every store in sync"
 TOO_FEW = "fewer than a majority of the stores have every write"
 
 
 class SetCommit:
     """
-    The group commit, by the in-sync set, of what scripts wrote by the link ``data``.
+    Commits by the in-sync set what scripts wrote by the link ``data``.
 
     ``links`` lead to the same primary and do nothing else; each carries one flight at a time. They
-    are launched, and stop with this.
+    are launched already, and stop with this object.
 
     ``limit_ms``: an answer whose group is not through by then fails.
     """
@@ -100,16 +100,16 @@ class SetCommit:
         """Whether the latest group that was read found fewer members than a majority."""
         self.groups = 0
         self.times = Family(COMMITS)
-        """Those of other commits may be counted together: whoever made them puts one here."""
+        """How long groups took. The maker of several commits may put one into all of them."""
 
     @property
     def missed(self) -> int:
-        """How many answers were handed out as not known to last."""
+        """Return how many answers were handed out as not known to last."""
         return self._held.missed
 
     @property
     def confirms(self) -> bool:
-        """Whether the set confirms writes, as far as is known."""
+        """Tell whether the set confirms writes, as far as is known."""
         return not self._refuses
 
     def ground(self) -> ServerIdentity[Primaryship]:
@@ -148,7 +148,7 @@ class SetCommit:
         """
         Tell ``answer``, which was read just now, once it is firm or cannot be known to be.
 
-        ``ground``: of before it was sent. ``flight``: by which it was.
+        ``ground`` was made before it was sent. ``flight``: the one by which it was sent.
         """
         if self._stopped:
             self._held.miss(answer, DOWN)
@@ -166,12 +166,12 @@ class SetCommit:
 
     def begun(self, _key: str = "") -> Callable[[], Awaitable[None]]:
         """
-        Call it before a write is sent, and what it returns after the answer.
+        Return a function that waits until a write is firm.
 
-        The latter returns when the write is firm.
+        Call this before the write is sent, and the function after the answer.
 
-        Raises: NoQuorum: it cannot be had now (at once), or was not in time (the latter); then it
-        may or may not last.
+        Raises: NoQuorum: no write can be firm now (at once), or it was not in time (the function);
+        then it may or may not last.
         """
         return functools.partial(firm, self.add, self.ground())
 
@@ -179,7 +179,7 @@ class SetCommit:
         """
         Stop, and close the flights' connections.
 
-        Waiting answers, and all from now on, are told that nobody knows.
+        The outcome of waiting answers, and of all from now on, is told to be unknown.
         """
         self._stopped = True
         for lane in self._lanes:
@@ -240,7 +240,7 @@ class SetCommit:
         flight.leave(self._mark + wait_for(self._waits_for) + self._seen)
 
     def ended(self, lane: Lane, answers: Sequence[Any]) -> None:
-        """All answers of the confirmation on ``lane`` are there."""
+        """Take in the answers of the confirmation on ``lane``, which are all there."""
         if self._stopped:
             return
         took_s = SystemClock.monotonic() - lane.began_s
@@ -266,7 +266,7 @@ class SetCommit:
                 self._incomplete(lane, reading.missing)
 
     def _incomplete(self, lane: Lane, missing: Iterable[bytes]) -> None:
-        """Some members have not confirmed: the next flight may read another set."""
+        """Note which members have not confirmed; the next flight may read another set."""
         now = self._loop.time()
         self._missing = {one: self._missing.get(one, lane.began_at) for one in missing}
         names = ", ".join(
@@ -276,14 +276,14 @@ class SetCommit:
         self._failed(lane, f"not confirmed by {names}")
 
     def failed(self, lane: Lane, error: BaseException) -> None:
-        """The confirmation on ``lane`` was refused, or its connection lost."""
+        """Note that the confirmation on ``lane`` was refused, or its connection lost."""
         if not self._stopped:
             self._failed(lane, str(error))
 
     def _failed(self, lane: Lane, why: str) -> None:
         """Note that a flight was not confirmed, and begin another one on ``lane`` in a while."""
         now = self._loop.time()
-        # the first one may have met with a change, and one whose WAIT was in vain has waited
+        # The first flight may have met with a change, and one whose WAIT was in vain has waited.
         waited = now - lane.began_at > RETRY_S
         pause_s = 0.0 if waited else min(RETRY_S, RETRY_FIRST_S * (2**lane.failures - 1))
         lane.failures += 1
@@ -299,7 +299,7 @@ class SetCommit:
         lane.again = self._loop.call_later(pause_s, self._begin, lane)
 
     def _overdue(self, since: float) -> None:
-        """An answer's time is over, and it had waited ``since``."""
+        """Note that an answer's time is over, which has waited ``since`` then."""
         if self._confirmed_at <= since:
             self._trouble_since = self._trouble_since or since
             self._held.why = self._held.why or "the primary does not answer"
@@ -307,9 +307,9 @@ class SetCommit:
 
     def _hold_again(self) -> None:
         """
-        Let what needs the set be sent again: it has grown to a majority, which will confirm it.
+        Let calls that need the set be sent again: it has grown to a majority, and will confirm.
 
-        Where it does not, that is refused once an answer's time is over, as ever.
+        Where it does not, such calls are refused once an answer's time is over, as ever.
         """
         self._too_few = self._refuses = False
         self._trouble_since = self._loop.time()
@@ -349,7 +349,7 @@ def wait_for(replicas: int) -> bytes:
 
 
 class Lane:
-    """One connection for flights, and the answers that wait for the one under way on it."""
+    """Holds one connection for flights, and the answers that wait for the one under way."""
 
     __slots__ = ("again", "began_at", "began_s", "failures", "line", "link", "server")
 
@@ -366,11 +366,11 @@ class Lane:
 
     @property
     def is_known(self) -> bool:
-        """Whether the server behind the connection has said who it is; if not, it is asked."""
+        """Tell whether the server behind the connection has said who it is; if not, ask it."""
         return self.link.up and self.server.asked().identity is not None
 
     def rest(self) -> None:
-        """Begin no flight again."""
+        """Cancel the flight that was to begin again."""
         if self.again is not None:
             self.again.cancel()
             self.again = None
@@ -380,11 +380,11 @@ class Flight:
     """
     Sends calls and their confirmation in one write, and receives the answers.
 
-    It is what the calls are sent by (a :class:`tidewarden.store.client.CallSender`), and whom all
-    answers go to (a :class:`tidewarden.store.reply_sink.ReplySink`).
+    Calls are sent by it (as a :class:`tidewarden.store.client.CallSender`), and all answers go to
+    it (as a :class:`tidewarden.store.reply_sink.ReplySink`).
 
     ``boards``: calls that are sent now stand before its confirmation, in their order. ``ground``:
-    of what is sent by it.
+    the identity that they rely on.
     """
 
     __slots__ = ("_answers", "_commit", "_over", "_packed", "boards", "calls", "ground", "lane")
@@ -404,7 +404,8 @@ class Flight:
         """
         Send a call with this flight.
 
-        One that comes later, for the server refused it in another way, goes behind it.
+        A call that comes later, because the server refused it in another way, goes behind the
+        flight.
         """
         if self.boards:
             self._packed.append(packed)
@@ -423,7 +424,7 @@ class Flight:
         self.lane.link.send_together(packed, self, len(self.calls) + ANSWERS)
 
     def done(self) -> bool:
-        """Whether the flight has ended, perhaps before all answers came."""
+        """Tell whether the flight has ended, perhaps before all answers came."""
         return self._over
 
     def set_result(self, answer: Any, /) -> None:

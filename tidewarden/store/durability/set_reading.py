@@ -1,12 +1,12 @@
 """
-What the answers of one confirmation say: who is primary, who has to confirm, and who has not.
+Reads the answers of one confirmation: who is primary, who has to confirm, and who has not.
 
-Pure decisions. A confirmation is ``FCALL mark``, ``ROLE``, ``WAIT``, ``ROLE`` and ``HMGET …:primary
-view set node`` on one connection, sent together behind the calls whose answers it confirms, or by
-itself. The mark is written behind everything that ran at that server before, and the first ROLE
-gives a place behind it. WAIT only makes the replicas answer now; its count is not believed, for it
-may be of stores that are not in the set. The second ROLE says whose answers there are, by
-incarnation.
+The functions are pure. A confirmation is ``FCALL mark``, ``ROLE``, ``WAIT``, ``ROLE`` and ``HMGET
+…:primary view set node`` on one connection, sent together behind the calls whose answers it
+confirms, or by itself. The mark is written behind everything that ran at that server before, and
+the first ROLE gives a place behind it. WAIT only makes the replicas answer now; its count is not
+believed, for it may be of stores that are not in the set. The second ROLE says whose answers there
+are, by incarnation.
 
 View and set are read last. Any set that is read behind the calls will do (see docs/replication.md),
 and if the data are of the same view then, nothing has taken their place: the server was not made a
@@ -32,8 +32,8 @@ class Primaryship(NamedTuple):
     view: int
     run_id: str
     """
-    Of the server's process. Its replication id would not do: it changes when a replica joins a lone
-    primary, and two connections that asked before and behind that would never agree.
+    Names the server's process. Its replication id would not do: it changes when a replica joins a
+    lone primary, and two connections that asked before and behind that would never agree.
     """
     member: bytes
     """The primary, as ``node.incarnation``."""
@@ -54,7 +54,7 @@ def primaryship_of(answers: Sequence[Any]) -> Primaryship | None:
 
 @functools.lru_cache(maxsize=16)
 def others_of(in_sync: bytes, own: bytes) -> frozenset[bytes] | None:
-    """Return who is in the set beside the primary; None: the primary itself is not in it."""
+    """Return the members of the set beside the primary; None: the primary itself is not in it."""
     members = frozenset(in_sync.split())
     return members - {own} if own in members else None
 
@@ -65,17 +65,17 @@ class GroupReading(NamedTuple):
     complete: bool
     """Every member of the set has the mark, and all that stands before it."""
     missing: Sequence[bytes] = ()
-    """The members that have not."""
+    """The members that do not have it."""
     waits_for: int = 1
     """How many replicas the next WAIT is for."""
     other: bool = False
-    """It was at another primaryship than the one that is known."""
+    """The server was of another primaryship than the one that is known."""
     too_few: bool = False
     """The set is empty: fewer than a majority of the stores have every write."""
 
 
 def read_group(answers: Sequence[Any], known: Primaryship) -> GroupReading:
-    """Return what the answers of a confirmation say to whom ``known`` is the primary."""
+    """Read the answers of a confirmation, where ``known`` is the primary that is known."""
     _, (role, offset, *_), _, (role_then, _, *replicas), (view, in_sync, member) = answers
     if role != b"master" or role_then != b"master":
         return GroupReading(False, other=True)

@@ -1,5 +1,5 @@
 """
-What the data of a replicated store say of the primaryship that writes them.
+Makes the commands for what a replicated store's data say of the primaryship that writes them.
 
 The hash ``{cluster}:primary`` has ``view``, ``stamp``, ``set``, ``seq``, ``founding`` and ``node``
 (the ``node.incarnation`` that opened it). Only the functions of ``view_library.lua`` write it,
@@ -16,7 +16,7 @@ Command = tuple[str | int, ...]
 LIBRARY = "#!lua name=tidewarden_view\n" + (
     resources.files(__package__).joinpath("view_library.lua").read_text("utf-8")
 )
-"""For ``FUNCTION LOAD``."""
+"""The argument of ``FUNCTION LOAD``."""
 
 
 def primary_key(cluster: str) -> str:

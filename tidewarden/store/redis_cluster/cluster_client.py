@@ -15,6 +15,7 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import StoreDown
 from tidewarden.store.connection import (
+    AGAIN_S,
     BACKLOG_MAX,
     PATIENCE_S,
     RETRY_FIRST_S,
@@ -34,7 +35,6 @@ log = logging.getLogger("tidewarden.store")
 # redirections that are followed at once; then servers seem to disagree, and a call waits before the
 # next
 HOPS_MAX = 5
-AGAIN_S = 0.05  # calls that wait are tried so often
 # a link to a server without slots ends when what is under way is answered, or after so long
 LINGER_S = 1.0
 STILL_S = 0.4  # a server that owes answers for so long may have been given up by its cluster

@@ -1,7 +1,7 @@
 """
-Lua scripts by name, from the packages' ``lua`` folders.
+Loads Lua scripts by name, from the packages' ``lua`` folders, and runs them.
 
-They run from a library or by EVALSHA, and are sent again where a server forgot them.
+Scripts run from a library or by EVALSHA, and are sent again where a server forgot them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, Full
 from tidewarden.histograms import SCRIPTS, Family
 from tidewarden.store.client import CallSender, StoreClient
-from tidewarden.store.connection import Arg, StoreConnection, pack
+from tidewarden.store.connection import AGAIN_S, PATIENCE_S, Arg, StoreConnection, pack
 from tidewarden.store.reply_errors import TooFewCopies, known_already
 from tidewarden.store.reply_sink import ReplySink
 
@@ -30,12 +30,9 @@ log = logging.getLogger("tidewarden.store")
 
 PRELUDE = "prelude.lua"
 OFFER_S = 1.0
-FOLLOWED_S = 5.0
-"""How long a script waits for copies of an embedded store to follow it again."""
-FOLLOWED_AGAIN_S = 0.05
-GUARD = "~"  # behind a script's first key, a key that is never written
+GUARD = "~"  # appended to a script's first key: the name of a key that is never written
 EACH = ".each"
-"""Behind the name of a script: the same for several shards of one server in one call."""
+"""Appended to a script's name: the same script for several shards of one server in one call."""
 DURABILITIES = ("none", "queue", "system", "strongest")
 ALLOWED = {"DURABILITY": DURABILITIES, "GROWS": ("no", "yes")}
 """Directives that every script's header has, and their values."""
@@ -47,7 +44,7 @@ READING = frozenset(
     )
 )
 """
-Commands that a script which READS may call itself. Of the shared files the server sees to it.
+Commands that a script which READS may call itself. In the shared files the server sees to it.
 """
 _EACH_LOOP = """
 local said, many, beside, replies = {{unpack({arguments}, 2)}}, tonumber({arguments}[1]), {{}}, {{}}
@@ -73,7 +70,7 @@ _PREPARED = "local function prepare()"  # in a prelude: to be called before each
 @dataclass(frozen=True, slots=True)
 class ScriptHeader:
     """
-    The needs of a script, as the comment at its head states them.
+    Holds the needs of a script, as the comment at its head states them.
 
     ``durability``: what its answers wait for. ``none``: nothing, for they show what the primary
     has, or are repeated until they have had their effect; ``queue``: the durability of the queue in
@@ -137,7 +134,7 @@ def header_of(place: str, text: str) -> ScriptHeader:
 
 
 def _check_reading(place: str, text: str, said: Mapping[str, str]) -> None:
-    """Raises: ValueError: a script that says it READS does more, or says that it does."""
+    """Check a script that says it READS. Raises: ValueError: it does more, or says that it does."""
     if said["DURABILITY"] != "none" or said["GROWS"] != "no" or "VERBS" in said:
         raise ValueError(
             f"{place}: a script that READS waits for no durability, grows nothing and has no VERBS"
@@ -149,7 +146,7 @@ def _check_reading(place: str, text: str, said: Mapping[str, str]) -> None:
 @dataclass(frozen=True, slots=True)
 class Script:
     """
-    One script as it is sent: ``name`` is ``room.file``, ``sha`` what EVALSHA names.
+    Holds one script as it is sent: ``name`` is ``room.file``, ``sha`` what EVALSHA names.
 
     ``function`` is its name in the library, for FCALL; empty where it stands in none. ``guarded``:
     on a cluster, it names a key that never exists beside its own, so that it is not run while a
@@ -178,7 +175,7 @@ def _read(package: str) -> Iterator[tuple[str, str]]:
 @dataclass(frozen=True)
 class SharedLua:
     """
-    The Lua that stands before every script of a shard.
+    Names the Lua that stands before every script of a shard.
 
     ``files`` lie in the folder ``lua/shared`` of ``package``, and stand in this order. ``values``:
     what takes the place of each ``--[[NAME]]``, there and in the scripts.
@@ -189,19 +186,19 @@ class SharedLua:
     values: Mapping[str, str]
 
     def rendered(self, text: str) -> str:
-        """The text with its values. Raises: KeyError: one of them is not known."""
+        """Return the text with its values. Raises: KeyError: one of them is not known."""
         return _VALUE.sub(lambda found: self.values[found[1]], text)
 
 
 def shared_text(shared: SharedLua) -> str:
-    """The files that stand before every script, as one."""
+    """Return the files that stand before every script, as one text."""
     folder = resources.files(shared.package) / "lua" / "shared"
     texts = [(folder / name).read_text("utf-8") for name in shared.files]
     return shared.rendered("\n".join(texts))
 
 
 def _registered(function: str, body: str, *, reads: bool) -> str:
-    """The lines by which a library has a function; one that reads may be called in copies."""
+    """Return the text by which a library has a function; one that reads may run in copies."""
     callback = f"function(keys, arguments){body}end"
     if not reads:
         return f"redis.register_function('{function}', {callback})"
@@ -222,28 +219,23 @@ class Scripts:
     ``shared`` is a package and files of its folder ``lua/shared``, put before each script of
     ``packages`` in this order; a package's ``prelude.lua`` comes next. The shared files'
     ``begin(KEYS, ARGV)``, the prelude's ``prepare()`` where it has one, and ``run(verb)`` are
-    called with the script as a function. What a script needs its header says: see
+    called with the script as a function. A script's header says what it needs: see
     :class:`ScriptHeader`.
 
-    Packages in ``plain`` get nothing put before theirs.
+    Packages in ``plain`` get nothing put before their scripts.
 
-    The same text also makes a library of functions, read by the server once: with ``library``
-    scripts are run from it, which spares the server building every shared function anew at each
-    call. What the library cannot do is done by EVALSHA.
+    The same text also makes a library of functions, read by the server once: on an ``embedded``
+    store scripts are run from it, which spares the server building every shared function anew at
+    each call. Scripts that the library cannot run are run by EVALSHA.
     """
 
     def __init__(
-        self,
-        shared: SharedLua,
-        packages: Sequence[str],
-        plain: Sequence[str] = (),
-        *,
-        library: bool = False,
+        self, shared: SharedLua, packages: Sequence[str], plain: Sequence[str] = ()
     ) -> None:
         self._shared = shared
         head = shared_text(shared)
-        self.uses_library = library
-        # the server has no library now: scripts are run without until it takes it
+        self.embedded = False  # the store is one of ours: see use_library
+        # the server has no library now: scripts run without it until the server takes it
         self._missing = False
         self._offered_at = float("-inf")
         self._scripts: dict[str, Script] = {}
@@ -332,18 +324,16 @@ class Scripts:
 
     def load_commands(self, _link: StoreConnection) -> list[Sequence[Arg]]:
         """Return the commands that load every script after connecting, for EVALSHA and FCALL."""
-        library: list[Sequence[Arg]] = (
-            [("FUNCTION", "LOAD", self.library)] if self.uses_library else []
-        )
+        library: list[Sequence[Arg]] = [("FUNCTION", "LOAD", self.library)] if self.embedded else []
         return [*library, *(("SCRIPT", "LOAD", script.source) for script in self)]
 
     async def use_library(self, link: StoreClient, embedded: bool) -> None:
         """
         Run scripts from the library from now on, if the store is embedded.
 
-        A server of one's own keeps nothing of ours but data.
+        On an external server no function library is installed.
         """
-        self.uses_library = embedded
+        self.embedded = embedded
         if not embedded:
             return
         try:
@@ -362,9 +352,9 @@ class Scripts:
 
     def missed(self, link: CallSender) -> None:
         """
-        The server has not the library: offer it, once a second at most.
+        Offer the library to a server that lacks it, once a second at most.
 
-        Scripts are run without meanwhile.
+        Scripts run without it meanwhile.
         """
         self._missing = True
         loop = asyncio.get_running_loop()
@@ -411,7 +401,7 @@ class Scripts:
         script = self._scripts[name]
         if link.clustered and script.guarded:
             keys = (*keys, f"{keys[0]}{GUARD}")
-        in_library = self.uses_library and script.function
+        in_library = self.embedded and script.function
         if in_library and self._missing:
             self.missed(link)
         way = 0 if in_library and not self._missing else 1
@@ -432,10 +422,10 @@ class ScriptReceiver(ReplySink, Protocol):
 
 class ScriptRun:
     """
-    One run of a script at a server.
+    Runs a script once at a server.
 
-    It is tried the next way where the server could not run it in one: from the library, by its
-    hash, with its text.
+    Where the server cannot run it in one way, the next is tried: from the library, by its hash,
+    with its text.
     """
 
     __slots__ = ("_args", "_began", "_link", "_script", "_scripts", "_way")
@@ -451,7 +441,7 @@ class ScriptRun:
         self._began = monotonic()
 
     def ended(self) -> None:
-        """Its answer was read."""
+        """Note that the answer was read."""
         times = self._scripts.times.of(self._script.name)
         times.observe(monotonic() - self._began)
 
@@ -471,7 +461,7 @@ class ScriptRun:
         self._link.send(pack((*said, *self._args)), receiver, self._args[1])
 
     def again(self, error: BaseException, receiver: ReplySink) -> bool:
-        """Send it in the next way if the server refused this one; whether it did."""
+        """Send it in the next way if the server refused this one; returns whether it did."""
         if not _not_run(self._way, error):
             return False
         if self._way == 0 and not isinstance(error, Full):
@@ -482,15 +472,15 @@ class ScriptRun:
 
     def later(self, error: BaseException, receiver: ReplySink) -> bool:
         """
-        Send it once more in a moment; whether it will be.
+        Send the script once more in a moment, if that may help; returns whether it will be sent.
 
-        It is where an embedded store did nothing, for too few copies follow it now. The nodes see
-        to it that they do.
+        It helps where an embedded store did nothing because too few copies follow it now: the nodes
+        see to it that more do.
         """
-        awaited = isinstance(error, TooFewCopies) and self._scripts.uses_library
-        if not awaited or monotonic() - self._began > FOLLOWED_S:
+        awaited = isinstance(error, TooFewCopies) and self._scripts.embedded
+        if not awaited or monotonic() - self._began > PATIENCE_S:
             return False
-        asyncio.get_running_loop().call_later(FOLLOWED_AGAIN_S, self._once_more, receiver)
+        asyncio.get_running_loop().call_later(AGAIN_S, self._once_more, receiver)
         return True
 
     def _once_more(self, receiver: ReplySink) -> None:
@@ -521,11 +511,10 @@ class FutureReply:
 
 def _not_run(way: int, error: BaseException) -> bool:
     """
-    Return whether the server refused before the script's first line, so that calling it in another
-    way is no repetition.
+    Tell whether the server refused before the script's first line.
 
-    A full store refuses a whole FCALL; by EVALSHA it refuses only what grows
-    (https://valkey.io/topics/lua-api, script flags).
+    Then a call in another way is no repetition. A full store refuses a whole FCALL; by EVALSHA it
+    refuses only what grows (https://valkey.io/topics/lua-api, script flags).
     """
     if way == 0:
         return isinstance(error, Full) or (

@@ -18,7 +18,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 @dataclass(frozen=True, slots=True)
 class _Block:
     """
-    Lines of the shared file: one top-level function, or (without a name) a statement that stays.
+    Holds lines of the shared file: a top-level function, or (nameless) a statement that stays.
     """
 
     name: str
@@ -29,11 +29,10 @@ class _Block:
 @lru_cache(maxsize=8)  # one shared file goes before every script of its rooms
 def _blocks(shared: str) -> tuple[_Block, ...]:
     """
-    Split Lua into its top-level functions and the statements between them; comment lines are left
-    out.
+    Split Lua into its top-level functions and the statements between them.
 
-    A top-level function begins with ``local function`` and ends with ``end`` at the line's
-    beginning, or on its first line.
+    Comment lines are left out. A top-level function begins with ``local function`` and ends with
+    ``end`` at the line's beginning, or on its first line.
     """
     blocks: list[_Block] = []
     name, lines = "", list[str]()

@@ -5,7 +5,8 @@ The connector makes and keeps the connections, aiohttp's protocol parses the ans
 one write here, and its answer is read where it is parsed. What the client above these layers does
 for each (objects for the request, its headers and its answer, cookies, redirects, traces, timers)
 cost more than all of that together (docs/performance.md). They are pinned to a minor version for
-it, and ``live/tokens/provider/test_exchange`` shows what they do on a network that behaves badly.
+it, and ``live/tokens/provider/test_token_endpoint`` shows what they do on a network that behaves
+badly.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ async def test_a_durability_that_cannot_be_had_ends_no_take_that_went_along(
                 raise NoQuorum("no replica")
             return super().pending(*about)
 
-    shard.holding = Refusing()
+    shard.gate = Refusing()
     with pytest.raises(NoQuorum):
         await n0.queues.put("q", TaskSpec(id="a"))
     assert not any(take.done() for take in takes)

@@ -76,7 +76,7 @@ def _tags(routes: Iterable[Route[Any]]) -> list[dict[str, str]]:
 
 
 def _words(routes: Iterable[Route[Any]]) -> list[tuple[str, ...]]:
-    """The words of errors that come with one status, for each that some route answers."""
+    """Return the words of errors that share a status, for each status of each route."""
     return sorted(
         {
             words

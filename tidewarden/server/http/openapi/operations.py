@@ -19,44 +19,44 @@ from .schemas import Schemas, parameters, prose
 SCHEME = "bearer"
 BYTES = "application/octet-stream"
 """
-Bytes have no schema, as OpenAPI 3.1 has it. One that allows anything is a class to generators, by
-which they ask what a body is, beside a list of tasks, which is none.
+Bytes have no schema, as OpenAPI 3.1 has it. Generators make a class of a schema that allows
+anything, and ask whether a body is of that class, or a list of tasks, which is no class.
 """
 _IN_PATH = re.compile(r"{(\w+)}")
 _HAND_MADE = {"type": "string"}
-"""Of a body that is text for people or programs of its own, such as a page or a stream."""
+"""Schema of a body that is text for people, or for programs of its own, as a page or a stream."""
 
 
 def answers_of(route: Route[Any]) -> list[Any]:
-    """The types of its answers, whose schemas the operation refers to."""
+    """Return the types of a route's answers, whose schemas the operation refers to."""
     asked = (route.answer, *(kind for _, kind in route.others))
     return [kind for kind in asked if kind is not None and kind is not bytes]
 
 
 def bodies_of(route: Route[Any]) -> list[Any]:
-    """The same of its bodies."""
+    """Return the types of a route's bodies, likewise."""
     return [] if route.body is None or route.body is bytes else [route.body]
 
 
 def module_of(route: Route[Any]) -> str:
-    """The module, or its package, that is named by the noun of the route."""
+    """Return the module, or its package, that is named by the noun of the route."""
     module: str = route.handler.__module__
     return module.rpartition(".")[0] if module.endswith("routes") else module
 
 
 def tag_of(route: Route[Any]) -> str:
-    """The group of an operation: the noun of the file, or folder, that its handler stands in."""
+    """Return the group of an operation: the noun of the file, or folder, that has its handler."""
     return module_of(route).rpartition(".")[2]
 
 
 def id_of(route: Route[Any]) -> str:
-    """The operation's name, as generated clients call it: ``tokensGet``."""
+    """Return the operation's name, as generated clients call it: ``tokensGet``."""
     words = f"{tag_of(route)}_{getattr(route.handler, '__name__', '')}".split("_")
     return words[0] + "".join(word.capitalize() for word in words[1:])
 
 
 def operation(route: Route[Any], schemas: Schemas) -> dict[str, Any]:
-    """An operation object."""
+    """Describe a route as an operation object."""
     summary, text = prose(route.handler.__doc__)
     found: dict[str, Any] = {
         "operationId": id_of(route),
@@ -97,7 +97,7 @@ def _parameters(route: Route[Any]) -> list[dict[str, Any]]:
         for name in _IN_PATH.findall(route.path)
     ]
     if route.query is not None:
-        # Of a body of bytes: a generated client would send their defaults with any other, too.
+        # No defaults beside a body of bytes: generated clients would send them with any other, too.
         found += parameters(route.query, "query", defaults=not route.raw)
     if route.headers is not None:
         found += parameters(route.headers, "header")
@@ -105,7 +105,7 @@ def _parameters(route: Route[Any]) -> list[dict[str, Any]]:
 
 
 def _needs_body(route: Route[Any]) -> bool:
-    """An empty body is read as ``{}`` but where there would be nothing to do."""
+    """Tell whether a body is needed: an empty one is read as ``{}`` if there is something to do."""
     if route.method == "PATCH" or route.body in (bytes, GrantFields):
         return True
     try:

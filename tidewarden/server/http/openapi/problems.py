@@ -35,7 +35,7 @@ WORDS = tuple(sorted(word for word, kind in BY_CODE.items() if kind not in NEVER
 
 
 def schema() -> dict[str, Any]:
-    """The schema of every error."""
+    """Return the schema of every error."""
     return {
         "description": "What went wrong. Programs decide by the word, people read the message.",
         "type": "object",
@@ -57,7 +57,7 @@ def schema() -> dict[str, Any]:
 
 
 def kinds_of(route: Route[Any]) -> set[type[Error]]:
-    """Every error that a route may answer."""
+    """Return every error that a route may answer."""
     found: set[type[Error]] = {*ALWAYS, *route.errors}
     if route.verb:
         found |= {*OF_USERS}
@@ -67,7 +67,7 @@ def kinds_of(route: Route[Any]) -> set[type[Error]]:
 
 
 def by_status(kinds: Iterable[type[Error]]) -> dict[int, tuple[str, ...]]:
-    """The words of errors by the status that they are answered with."""
+    """Return the words of errors by the status that they are answered with."""
     found: dict[int, list[str]] = defaultdict(list)
     for kind in kinds:
         found[kind.http_status].append(kind.code)
@@ -75,21 +75,21 @@ def by_status(kinds: Iterable[type[Error]]) -> dict[int, tuple[str, ...]]:
 
 
 def response_name(words: tuple[str, ...]) -> str:
-    """Under what name a response of these words is kept."""
+    """Return the name under which a response of these words is kept."""
     return "_".join(words)
 
 
 def schema_name(words: tuple[str, ...]) -> str:
     """
-    Under what name the schema of an error of these words is kept.
+    Return the name under which the schema of an error of these words is kept.
 
-    It has a name, so that generated clients have one class for it and not one for each route.
+    By the name generated clients have one class for it, and not one for each route.
     """
     return f"{SCHEMA}_{response_name(words)}"
 
 
 def schema_of(words: tuple[str, ...]) -> dict[str, Any]:
-    """The schema of an error that is one of the words."""
+    """Return the schema of an error that is one of the words."""
     return {
         "allOf": [
             {"$ref": REF.format(name=SCHEMA)},
@@ -99,7 +99,7 @@ def schema_of(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def response(words: tuple[str, ...]) -> dict[str, Any]:
-    """The response of one status, which is one of the words."""
+    """Return the response of one status, whose error is one of the words."""
     text = "\n".join(f"- `{word}`: {_meaning(BY_CODE[word])}" for word in words)
     found: dict[str, Any] = {
         "description": text.removeprefix("- ") if len(words) == 1 else text,

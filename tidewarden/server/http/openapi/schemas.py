@@ -1,4 +1,4 @@
-"""Schemas of the types that routes take and answer, as msgspec has them, tidied for readers."""
+"""Makes schemas of the types that routes take and answer: msgspec's, tidied for readers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Schemas:
     """
     Holds the schemas of some types, and those they are made of.
 
-    ``components`` has each struct once, by its name. Of those that are never sent to the server
-    every field is there, but where it may be left out altogether.
+    ``components`` has each struct once, by its name. A struct that is never sent to the server has
+    every field, except for fields that may be left out altogether.
     """
 
     def __init__(self, bodies: Iterable[Any], answers: Iterable[Any]) -> None:
@@ -40,7 +40,7 @@ class Schemas:
             _always_there(self.components[name])
 
     def of(self, kind: Any) -> dict[str, Any]:
-        """The schema of one of the types: mostly a reference."""
+        """Return the schema of one of the types: mostly a reference."""
         return self._by_type[repr(kind)]
 
     def _reach(self, schema: Any, reached: set[str]) -> None:
@@ -55,7 +55,7 @@ class Schemas:
             self._reach(part, reached)
 
     def resolved(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """What a schema refers to, or itself."""
+        """Return what a schema refers to, or itself."""
         if "$ref" not in schema:
             return schema
         found: dict[str, Any] = self.components[str(schema["$ref"]).rpartition("/")[2]]
@@ -63,9 +63,9 @@ class Schemas:
 
     def sample(self, schema: dict[str, Any], *, whole: bool = True) -> Any:
         """
-        An example of a schema, of the examples of its parts.
+        Return an example of a schema, made of the examples of its parts.
 
-        ``whole``: with what may be absent, too, where that has an example.
+        ``whole``: fields that may be absent are there, too, where they have an example.
         """
         found = self.resolved(schema)
         if "examples" in found:
@@ -108,9 +108,9 @@ def parameters(
     kind: type[msgspec.Struct], where: str, *, defaults: bool = True
 ) -> list[dict[str, Any]]:
     """
-    What a struct says of parameters; ``where``: ``query`` or ``header``.
+    Describe the fields of a struct as parameters; ``where``: ``query`` or ``header``.
 
-    ``defaults``: whether with what counts where one is absent.
+    ``defaults``: whether each tells what counts where it is absent.
     """
     _, components = msgspec.json.schema_components([kind], ref_template=REF)
     found = []
@@ -125,7 +125,7 @@ def parameters(
 
 
 def prose(text: str | None) -> tuple[str, str]:
-    """The first sentence of a docstring, and all of it, as Markdown."""
+    """Return the first sentence of a docstring, and all of it, as Markdown."""
     whole = _markdown(inspect.cleandoc(text or ""))
     return whole.partition("\n\n")[0], whole
 
@@ -135,7 +135,7 @@ def _markdown(text: str) -> str:
 
 
 def _tidied(schema: Any) -> Any:
-    """Without titles, which repeat the names of components; descriptions as Markdown."""
+    """Remove titles, which repeat the names of components, and make descriptions Markdown."""
     if isinstance(schema, dict):
         if schema.get("enum") == [True]:  # Generators know no enumeration of anything but texts.
             schema = {name: value for name, value in schema.items() if name != "enum"}
@@ -149,7 +149,7 @@ def _tidied(schema: Any) -> Any:
 
 
 def _omitting(types: list[Any]) -> set[str]:
-    """Names of the structs that leave out fields which have their defaults."""
+    """Return the names of the structs that leave out fields which have their defaults."""
     found: set[str] = set()
     seen: set[int] = set()
     left: list[Any] = list(msgspec.inspect.multi_type_info(types))
@@ -171,7 +171,7 @@ def _omitting(types: list[Any]) -> set[str]:
 
 
 def _always_there(schema: dict[str, Any]) -> None:
-    """A field that has a default is written all the same."""
+    """Require fields that have a default, too: they are written all the same."""
     properties = schema.get("properties", {})
     defaults = [name for name, part in properties.items() if "default" in part]
     for name in defaults:
@@ -183,5 +183,5 @@ def _always_there(schema: dict[str, Any]) -> None:
 
 
 def _is_text(name: str, value: Any) -> bool:
-    """A description; not a property of that name, whose value is a schema."""
+    """Tell a description from a property of that name, whose value is a schema."""
     return name == "description" and isinstance(value, str)

@@ -1,4 +1,4 @@
-"""The route of the audit log of the HTTP door."""
+"""Serves the audit log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AuditPage(msgspec.Struct, frozen=True):
 
 
 class AuditRoutes:
-    """``/v1/audit``; without an audit log there is nothing to answer."""
+    """Answers ``/v1/audit``; without an audit log there is nothing to answer."""
 
     def __init__(self, audit: AuditLog | None) -> None:
         self._audit = audit

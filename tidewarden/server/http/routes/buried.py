@@ -1,4 +1,4 @@
-"""The routes of buried tasks: those that failed for good, until somebody kicks or moves them."""
+"""Serves buried tasks, which failed for good, until somebody kicks or moves them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Many = Annotated[int, Meta(ge=1, le=ALL, description="How many at most.")]
 
 class Chosen(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """
-    Which buried tasks: ``count`` of them, or ``all``.
+    Says which buried tasks: ``count`` of them, or ``all``.
 
     With ``reason_prefix`` those whose reason begins so, with ``age_ms`` those that have been buried
     for as long.
@@ -37,45 +37,45 @@ class Chosen(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     age_ms: Ms = 0
 
     def many(self) -> int:
-        """How many. Raises: BadArg: it is not said, or twice."""
+        """Return how many. Raises: BadArg: it is not said, or twice."""
         if (self.count is UNSET) is (self.all is UNSET):
             raise BadArg("Send one of count and all, which says how many tasks.")
         return ALL if self.count is UNSET else self.count
 
 
 class Kick(Chosen, forbid_unknown_fields=True, kw_only=True):
-    """Which buried tasks become ready; ``id``: this one alone."""
+    """Says which buried tasks become ready; ``id``: this one alone."""
 
     id: TaskId | UnsetType = UNSET
 
 
 class Move(Chosen, forbid_unknown_fields=True, kw_only=True):
-    """Which buried tasks are moved, and to which queue."""
+    """Says which buried tasks are moved, and to which queue."""
 
     to: Annotated[str, Meta(description="The queue that gets them.", examples=["mail.retry"])]
 
 
 class Kicked(msgspec.Struct):
-    """How many became ready."""
+    """Says how many tasks became ready."""
 
     kicked: int
 
 
 class Moved(msgspec.Struct):
-    """How many were moved."""
+    """Says how many tasks were moved."""
 
     moved: int
 
 
 class BuriedRoutes:
-    """``/v1/queues/{queue}/buried``."""
+    """Answers ``/v1/queues/{queue}/buried``."""
 
     def __init__(self, queues: Queues, check: Check) -> None:
         self._queues = queues
         self._check = check
 
     async def page(self, request: web.Request) -> web.Response:
-        """A page of the buried tasks with their histories, the longest buried first."""
+        """Return a page of the buried tasks with their histories, the longest buried first."""
         queue, asked = queue_in_path(request), parameters_of(request, PageOptions)
         return respond(await page_of(self._queues, queue, asked, "buried"))
 

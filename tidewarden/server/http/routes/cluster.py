@@ -1,4 +1,4 @@
-"""The routes of the cluster: what a node knows of it, and what changes it."""
+"""Serves what a node knows of the cluster, and what changes the cluster."""
 
 from __future__ import annotations
 
@@ -26,79 +26,79 @@ NodeName = Annotated[str, Meta(min_length=1, max_length=200, examples=["n2"])]
 
 
 class ToNode(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which node; absent: the one that fits best."""
+    """Names a node; absent: the one that fits best."""
 
     node: NodeName | UnsetType = UNSET
 
     def name(self) -> str | None:
-        """The node's name; None: the one that fits best."""
+        """Return the node's name; None: the one that fits best."""
         return None if self.node is UNSET else self.node
 
 
 class Join(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A node that is to be a member."""
+    """Names a node that is to be a member."""
 
     node: NodeName
     address: Annotated[str, Meta(min_length=1, examples=["10.0.0.3:7420"])]
 
 
 class Leave(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A node that is to be no member any more."""
+    """Names a node that is to be no member any more."""
 
     node: NodeName
 
 
 class Recover(ToNode, forbid_unknown_fields=True, kw_only=True):
-    """Which store is made primary; without ``accept_loss`` it is only said what would be."""
+    """Says which store is made primary; without ``accept_loss`` the answer says what would be."""
 
     accept_loss: bool = False
     begin_empty: Annotated[bool, Meta(description="Also a store that is empty.")] = False
 
 
 class Leader(msgspec.Struct):
-    """Who leads now."""
+    """Says who leads now."""
 
     leader: str
 
 
 class Members(msgspec.Struct):
-    """The version of the list of members."""
+    """Holds the version of the list of members."""
 
     version: int
 
 
 class Primary(msgspec.Struct):
-    """Whose store is the primary now."""
+    """Says whose store is the primary now."""
 
     primary: str
 
 
 class Confirmed(msgspec.Struct):
-    """Which loss somebody knows of now: ``possible``, ``likely``, or none."""
+    """Says which loss somebody knows of now: ``possible``, ``likely``, or none."""
 
     loss: str
 
 
 class Discarded(msgspec.Struct):
-    """What this node's store set aside."""
+    """Lists what this node's store set aside."""
 
     discarded: list[dict[str, Any]]
 
 
 class PieceOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where the piece begins."""
+    """Says where the piece begins."""
 
     offset: Annotated[int, Meta(ge=0, lt=10**DIGITS_MAX)] = 0
 
 
 class ClusterRoutes:
-    """``/v1/cluster``."""
+    """Answers ``/v1/cluster``."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def status(self, request: web.Request) -> web.Response:
-        """What this node knows of itself and its cluster."""
+        """Return what this node knows of itself and its cluster."""
         parameters_of(request, NoOptions)
         return respond(dict(self._services.cluster.status()))
 
@@ -141,7 +141,7 @@ class ClusterRoutes:
         return respond(Confirmed(await whole(stores.confirm())))
 
     async def discarded(self, request: web.Request) -> web.Response:
-        """What this node's store set aside."""
+        """Return what this node's store set aside."""
         parameters_of(request, NoOptions)
         found = await served_stores(self._services, "discarded").discarded()
         return respond(Discarded([dict(one) for one in found]))
@@ -152,7 +152,7 @@ class ClusterRoutes:
         return respond(await whole(served_backups(self._services).make()))
 
     async def read_backup(self, request: web.Request) -> web.Response:
-        """At most a mebibyte of a copy; nothing at its end."""
+        """Return at most a mebibyte of a copy; nothing at its end."""
         asked = parameters_of(request, PieceOptions)
         name = request.match_info["backup"]
         piece = await served_backups(self._services).read(name, asked.offset)

@@ -1,4 +1,4 @@
-"""The route that describes all routes: OpenAPI 3.1, for programs that make clients."""
+"""Describes all routes: OpenAPI 3.1, for programs that make clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATH = "/v1/openapi.json"
 
 
 class Description(msgspec.Struct):
-    """An OpenAPI document; the rest of it is as the specification of OpenAPI has it."""
+    """Holds an OpenAPI document; its other fields are as the specification of OpenAPI says."""
 
     openapi: Annotated[str, Meta(examples=["3.1.0"])]
     info: dict[str, Any]
@@ -26,7 +26,7 @@ class Description(msgspec.Struct):
 
 
 class DescriptionHeaders(msgspec.Struct, kw_only=True):
-    """What the reader has."""
+    """Names the document that the reader has."""
 
     if_none_match: Annotated[
         str, Meta(description="The `ETag` of the document that the reader has.")
@@ -34,7 +34,7 @@ class DescriptionHeaders(msgspec.Struct, kw_only=True):
 
 
 class DescriptionRoutes:
-    """``/v1/openapi.json``. The document is made when it is asked for first, in a thread."""
+    """Answers ``/v1/openapi.json``. A thread makes the document when it is asked for first."""
 
     def __init__(self, document: Callable[[], dict[str, Any]]) -> None:
         self._document = document
@@ -42,7 +42,7 @@ class DescriptionRoutes:
 
     async def get(self, request: web.Request) -> web.Response:
         """
-        What is here, for programs that make clients of it.
+        Return the description of all routes, for programs that make clients of it.
 
         It is the same on all nodes of a version, and has nothing in it that is of a node.
         """

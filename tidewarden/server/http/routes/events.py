@@ -1,6 +1,4 @@
-"""
-``GET /v1/events``: events about accounts and providers, as server-sent events (WHATWG HTML, 9.2).
-"""
+"""Streams events about accounts and providers, as server-sent events (WHATWG HTML, 9.2)."""
 
 from __future__ import annotations
 
@@ -24,16 +22,16 @@ from tidewarden.tokens.events.events import CURSOR, START, Event, Events
 
 log = logging.getLogger("tidewarden.server")
 
-LOOK_S = 0.5  # Events of other nodes are looked for so often, while somebody listens.
-# A comment, so that nobody in between takes the line for dead, and how far the reader is: it may
-# have heard nothing.
+LOOK_S = 0.5  # how often events of other nodes are looked for, while there is a reader
+# How often a reader gets a comment, so that no proxy takes the line for dead, and with it how far
+# the stream is: it may have had no event for the reader.
 BEAT_S = 15.0
-# What a reader that reads nothing keeps its place for, once all that lies between is full.
+# How long a reader that reads nothing keeps its place, once all buffers between are full.
 STALL_S = 60.0
 
 
 class EventOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which events are streamed."""
+    """Says which events are streamed."""
 
     after: Annotated[
         str,
@@ -55,7 +53,7 @@ class EventOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class EventHeaders(msgspec.Struct, kw_only=True):
-    """Where a stream goes on."""
+    """Says where a stream goes on."""
 
     last_event_id: Annotated[
         str,
@@ -69,9 +67,9 @@ class EventHeaders(msgspec.Struct, kw_only=True):
 
 class EventRoutes:
     """
-    ``/v1/events``. Each stream reads the store at its own pace; nothing is kept for it here.
+    Answers ``/v1/events``. Each stream reads the store at its own pace; nothing is kept for it.
 
-    ``rights``: those of who asks.
+    ``rights``: those of the caller.
     """
 
     def __init__(
@@ -175,7 +173,8 @@ def _is_seen(event: Event, seen: AccountRights) -> bool:
     """
     Tell whether a reader may see an event.
 
-    One of a provider as a whole is for who may see all of its accounts, one of none for all.
+    An event of a provider as a whole is for readers who may see all of its accounts, an event of no
+    provider is for all.
     """
     name = event.data.get("account") or event.data.get("provider")
     return not name or seen.allow(name)
@@ -190,7 +189,7 @@ async def _send(response: web.StreamResponse, data: bytes) -> None:
 
 
 def shown(cursor: str, event: Event) -> bytes:
-    """One event of the stream."""
+    """Return one event as the stream has it."""
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (cursor.encode(), event.type.encode(), event.body())
 
 

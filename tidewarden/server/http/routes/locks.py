@@ -1,4 +1,4 @@
-"""The routes of locks."""
+"""Serves locks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ HoldMs = Annotated[int, Meta(ge=1, le=LEASE_MAX_MS, description="Milliseconds.",
 
 
 class Acquire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """For how long a lock is wanted; with a ``key`` the same request again has the same fence."""
+    """
+    Says for how long a lock is wanted.
+
+    With a ``key`` the same request again has the same fence.
+    """
 
     lease_ms: HoldMs
     wait_ms: WaitMs = 0
@@ -44,39 +48,39 @@ class Acquire(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Acquired(msgspec.Struct):
-    """The fence number of the hold; null: the lock was not free in time."""
+    """Holds the fence number of the hold; null: the lock was not free in time."""
 
     fence: int | None
 
 
 class Renew(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Under which fence, and for how long from now."""
+    """Says under which fence a lock is held on, and for how long from now."""
 
     fence: LeaseNumber
     lease_ms: HoldMs
 
 
 class Release(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Under which fence."""
+    """Says under which fence the lock is held."""
 
     fence: LeaseNumber
 
 
 class HoldEnd(msgspec.Struct):
-    """When the hold ends now."""
+    """Says when the hold ends now."""
 
     lease_end_ms: int
 
 
 class LockPageOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """``after``: where the page before ended."""
+    """Says which page; ``after``: where the one before ended."""
 
     count: Count = 100
     after: str = ""
 
 
 class SeenLock(msgspec.Struct, kw_only=True):
-    """A lock that is held; ``keyed``: its holder has a key for it."""
+    """Shows a lock that is held; ``keyed``: its holder has a key for it."""
 
     name: str
     fence: int
@@ -87,14 +91,14 @@ class SeenLock(msgspec.Struct, kw_only=True):
 
 
 class LockPage(msgspec.Struct):
-    """Locks that are held; ``after`` is empty at the end."""
+    """Lists locks that are held; ``after`` is empty at the end."""
 
     locks: list[SeenLock]
     after: str
 
 
 class LockRoutes:
-    """``/v1/locks``. A ``/`` in a lock's name is ``%2F`` in the path."""
+    """Answers ``/v1/locks``. A ``/`` in a lock's name is ``%2F`` in the path."""
 
     def __init__(
         self, locks: Locks, queues: Queues, long_polls: LongPolls, rights: RightsOf
@@ -105,7 +109,7 @@ class LockRoutes:
         self._rights = rights
 
     async def listing(self, request: web.Request) -> web.Response:
-        """A page of the locks that are held and that whoever asks may see."""
+        """Return a page of the locks that are held and that the caller may see."""
         asked = parameters_of(request, LockPageOptions)
         found, after = await seen_locks(
             self._locks, self._rights(request), asked.count, asked.after
@@ -113,7 +117,7 @@ class LockRoutes:
         return respond(LockPage([_seen(one) for one in found], after))
 
     async def get(self, request: web.Request) -> web.Response:
-        """Who holds a lock."""
+        """Say who holds a lock."""
         parameters_of(request, NoOptions)
         return respond(_seen(await self._locks.peek(_name(request))))
 
@@ -156,7 +160,7 @@ class LockRoutes:
         return respond(HoldEnd(end_ms))
 
     async def release(self, request: web.Request) -> web.Response:
-        """Free a lock, which the next one who waits for it gets."""
+        """Free a lock, which the next caller that waits for it gets."""
         parameters_of(request, NoOptions)
         name, asked = _name(request), await body_of(request, Release)
         async with session_of(request, self._queues.unbound) as session:

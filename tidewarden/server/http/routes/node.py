@@ -1,4 +1,4 @@
-"""Routes about the node itself: health for load balancers, leader, metrics, status."""
+"""Serves what is of the node itself: health for load balancers, leader, metrics, status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidewarden.server.services import Services
 log = logging.getLogger("tidewarden.server")
 
 OF_USERS = frozenset({"denied_total"})
-"""Figures by user, for who may see all figures."""
+"""Figures by user, which only users see who may see all figures."""
 Stats = Callable[[], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 
 
@@ -173,7 +173,7 @@ class Status(msgspec.Struct):
 
 
 def fine() -> str:
-    """No complaint."""
+    """Return no complaint."""
     return ""
 
 
@@ -184,10 +184,10 @@ class NodeRoutes:
     Args:
         services: what metrics and status are of.
         clock: for pauses while metrics are rendered.
-        rights: those of who asks.
+        rights: those of the caller.
         alive: why ``/health/live`` should say 503, or ``""``: asked per request, must not block.
         ready: the same for ``/health/ready``.
-        warning: what somebody should look at all the same; shown there.
+        warning: what an operator should look at all the same; shown there.
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked
             anyway.
     """
@@ -214,11 +214,11 @@ class NodeRoutes:
         self._stats = stats
 
     async def live(self, request: web.Request) -> web.Response:
-        """Whether the process should go on, or be started again."""
+        """Say whether the process should go on, or be started again."""
         return self._health(self._alive())
 
     async def ready(self, request: web.Request) -> web.Response:
-        """Whether the node should be sent requests."""
+        """Say whether the node should be sent requests."""
         return self._health(self._ready())
 
     def _health(self, complaint: str) -> web.Response:
@@ -228,7 +228,7 @@ class NodeRoutes:
         return respond(found, 503 if complaint else 200)
 
     async def leader(self, request: web.Request) -> web.Response:
-        """Whether this node leads; 503: it does not."""
+        """Say whether this node leads; 503: it does not."""
         status = self._cluster.status()
         found = {
             "node": status.get("node"),
@@ -238,11 +238,11 @@ class NodeRoutes:
         return respond(found, 200 if status.get("role") == "leader" else 503)
 
     async def status(self, request: web.Request) -> web.Response:
-        """What this node knows of itself and its cluster."""
+        """Return what this node knows of itself and its cluster."""
         return respond(dict(self._cluster.status()))
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Prometheus text."""
+        """Return Prometheus text."""
         pieces = await self.metrics_text(self._rights(request))
         headers = {
             "Content-Type": "text/plain; version=0.0.4; charset=utf-8",
@@ -251,7 +251,7 @@ class NodeRoutes:
         return web.Response(body=metrics.in_parts(pieces, self._clock), headers=headers)
 
     async def metrics_text(self, rights: Rights) -> list[bytes]:
-        """Return the pieces of what somebody with these rights may see of the metrics."""
+        """Return the pieces of what a caller with these rights may see of the metrics."""
         samples: list[metrics.Sample] = [("cluster", {}, _numbers(self._cluster.status()))]
         hidden = frozenset[str]() if rights.allow_every("stats") else OF_USERS
         for part, ask in self._stats.items():

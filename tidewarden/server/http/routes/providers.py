@@ -1,5 +1,5 @@
 """
-The routes of providers that are put, shown and removed while nodes run.
+Serves providers that are put, shown and removed while nodes run.
 
 A secret is in no answer and in no error text.
 """
@@ -59,11 +59,11 @@ class ProviderRemoved(msgspec.Struct):
 
 class ProviderRoutes:
     """
-    ``/v1/providers/{provider}/settings`` and the list of them.
+    Answers ``/v1/providers/{provider}/settings`` and the list of them.
 
     Args:
-        stored: those of the node.
-        rights: those of who asks.
+        stored: the providers of the node.
+        rights: those of the caller.
     """
 
     def __init__(self, stored: StoredProviders, rights: Callable[[web.Request], Rights]) -> None:

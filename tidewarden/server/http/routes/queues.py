@@ -1,4 +1,4 @@
-"""The routes of queues: their settings and figures, and what steers a queue as a whole."""
+"""Serves queues: their settings and figures, and what steers a queue as a whole."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ QueueChanges: type[msgspec.Struct] = msgspec.defstruct(
 
 
 class QueueOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How a queue's figures are read."""
+    """Says how a queue's figures are read."""
 
     by_shard: bool = False
     max_stale_ms: MaxStaleMs = 0
 
 
 class ListOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which queues: ``count`` names after ``after``."""
+    """Says which queues: ``count`` names after ``after``."""
 
     count: Count = 100
     after: str = ""
 
 
 class QueueList(msgspec.Struct):
-    """Figures of queues, by name; ``after`` is empty at the end."""
+    """Lists figures of queues, by name; ``after`` is empty at the end."""
 
     queues: list[dict[str, Any]]
     after: str
 
 
 class QueueState(msgspec.Struct):
-    """A queue's settings and figures."""
+    """Shows a queue's settings and figures."""
 
     queue: str
     settings: dict[str, Any]
@@ -76,50 +76,52 @@ class QueueState(msgspec.Struct):
 
 
 class Settings(msgspec.Struct):
-    """A queue's settings."""
+    """Shows a queue's settings."""
 
     settings: dict[str, Any]
 
 
 class Pause(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """For how long takes stop; without ``ms``: until somebody resumes them."""
+    """Says for how long takes stop; without ``ms``: until somebody resumes them."""
 
     ms: Annotated[int, Meta(ge=1, le=TIME_MAX_MS // 2)] | UnsetType = UNSET
 
 
 class Purge(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which tasks go: those in one state, or all."""
+    """Says which tasks go: those in one state, or all."""
 
     state: Literal["delayed", "ready", "leased", "buried", "waiting"] | UnsetType = UNSET
 
 
 class Purged(msgspec.Struct):
-    """How many tasks were removed."""
+    """Says how many tasks were removed."""
 
     purged: int
 
 
 class Released(msgspec.Struct):
-    """How many leases were ended."""
+    """Says how many leases were ended."""
 
     released: int
 
 
 class CheckOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """``repair``: mend what is found."""
+    """Says whether faults are mended, which ``repair`` asks for."""
 
     repair: bool = False
 
 
 class Checks(msgspec.Struct):
-    """What is wrong with each queue, those of the system too."""
+    """Says what is wrong with each queue, those of the system too."""
 
     queues: list[dict[str, Any]]
 
 
 class QueueRoutes:
     """
-    ``/v1/queues`` and ``/v1/queues/{queue}``. A ``/`` in a queue's name is ``%2F`` in the path.
+    Answers ``/v1/queues`` and ``/v1/queues/{queue}``.
+
+    A ``/`` in a queue's name is ``%2F`` in the path.
     """
 
     def __init__(self, queues: Queues, rights: RightsOf) -> None:
@@ -127,7 +129,7 @@ class QueueRoutes:
         self._rights = rights
 
     async def listing(self, request: web.Request) -> web.Response:
-        """The figures of the queues that whoever asks may see, by name."""
+        """Return the figures of the queues that the caller may see, by name."""
         asked = parameters_of(request, ListOptions)
         rights = self._rights(request)
         names = sorted(await seen_names(self._queues, rights))
@@ -140,14 +142,14 @@ class QueueRoutes:
         return respond(QueueList(found, names[first + asked.count - 1] if more else ""))
 
     async def get(self, request: web.Request) -> web.Response:
-        """A queue's settings and figures."""
+        """Return a queue's settings and figures."""
         queue, asked = queue_in_path(request), parameters_of(request, QueueOptions)
         stats = await self._stats(queue, asked)
         settings = await self._queues.admin.settings(queue)
         return respond(QueueState(queue, settings, stats))
 
     async def stats(self, request: web.Request) -> web.Response:
-        """A queue's figures."""
+        """Return a queue's figures."""
         queue, asked = queue_in_path(request), parameters_of(request, QueueOptions)
         return respond(await self._stats(queue, asked))
 
@@ -216,12 +218,12 @@ class QueueRoutes:
 
 
 def _changes(request: web.Request) -> list[bytes]:
-    """As Q.CONFIG has it, setting."""
+    """Return the arguments as Q.CONFIG has them, with which it sets."""
     return [request.match_info["queue"].encode("utf-8", "surrogateescape"), b"SET"]
 
 
 def _all(_: web.Request) -> list[bytes]:
-    """As Q.CHECK has it, of every queue."""
+    """Return the arguments as Q.CHECK has them for every queue."""
     return [b"*"]
 
 

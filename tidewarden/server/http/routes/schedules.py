@@ -1,4 +1,4 @@
-"""The routes of schedules of the HTTP door."""
+"""Serves schedules."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from tidewarden.server.http.params import NoOptions, body_of, check_path, parame
 from tidewarden.server.http.payloads import bytes_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Check, RightsOf, Route, whole
+from tidewarden.server.http.task_fields import UnixMs
 from tidewarden.server.verbs.queue import queue_name
 
 TRIGGERS = ("cron", "every_ms", "at_ms")
 NUMBERS = ("priority", "delay_ms", "within_ms", "lease_ms", "attempts", "backoff_ms", "ttl_ms")
 
-UnixMs: TypeAlias = Annotated[
-    int, Meta(description="Unix time in milliseconds.", examples=[1_795_258_800_000])
+NextMs: TypeAlias = Annotated[
+    int, Meta(description="Its next tick, Unix milliseconds.", examples=[1_795_258_800_000])
 ]
 Name: TypeAlias = Annotated[str, Meta(description="A schedule's name.", examples=["nightly"])]
 QueueName: TypeAlias = Annotated[
@@ -39,9 +40,10 @@ Cron: TypeAlias = Annotated[
 
 class PutSchedule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """
-    A schedule: its trigger (one of ``cron``, ``every_ms`` and ``at_ms``), its queue and its task.
+    Describes a schedule: its trigger, its queue and its task.
 
-    Of ``payload`` and ``payload_base64`` there is at most one.
+    The trigger is one of ``cron``, ``every_ms`` and ``at_ms``. Of ``payload`` and
+    ``payload_base64`` there is at most one.
     """
 
     queue: QueueName
@@ -67,7 +69,7 @@ class PutSchedule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     lane: str | UnsetType = UNSET
 
     def spec(self) -> Spec:
-        """When it ticks. Raises: BadArg: at no time, or it has two triggers."""
+        """Return when the schedule ticks. Raises: BadArg: it has no trigger, or two."""
         given = [name for name in TRIGGERS if getattr(self, name) is not UNSET]
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
@@ -83,7 +85,7 @@ class PutSchedule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return Spec.at(self.at_ms, self.catchup)
 
     def task(self) -> TaskSpec:
-        """What it puts. Raises: BadArg: two payloads."""
+        """Return the task that the schedule puts. Raises: BadArg: it has two payloads."""
         given = {name: getattr(self, name) for name in (*NUMBERS, "lane")}
         return TaskSpec(
             bytes_of("payload", self.payload, self.payload_base64, UNSET) or b"",
@@ -93,17 +95,14 @@ class PutSchedule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class ShownSchedule(msgspec.Struct, kw_only=True):
     """
-    A schedule as it stands.
+    Shows a schedule as it stands.
 
-    Of one that this version cannot read there are the name, the queue, ``next_ms`` and ``state``.
+    A schedule that this version cannot read has its name, its queue, ``next_ms`` and ``state``.
     """
 
     name: Name
     queue: QueueName
-    next_ms: Annotated[
-        int,
-        Meta(description="Its next tick, Unix milliseconds.", examples=[1_795_258_800_000]),
-    ]
+    next_ms: NextMs
     state: Annotated[
         Literal["active", "paused", "stuck", "unreadable"],
         Meta(description="`stuck`: its next tick cannot be computed."),
@@ -138,7 +137,7 @@ class ShownSchedule(msgspec.Struct, kw_only=True):
 
 
 class ScheduleList(msgspec.Struct):
-    """Schedules, by name."""
+    """Lists schedules by name."""
 
     schedules: list[ShownSchedule]
 
@@ -146,7 +145,7 @@ class ScheduleList(msgspec.Struct):
 class NextTick(msgspec.Struct):
     """Says when a schedule ticks next."""
 
-    next_ms: UnixMs
+    next_ms: NextMs
 
 
 class ScheduleDeleted(msgspec.Struct):
@@ -163,7 +162,9 @@ class SchedulePaused(msgspec.Struct):
 
 class ScheduleRoutes:
     """
-    ``/v1/schedules``. A schedule's name stands in the path, its own ``/`` as it is or as ``%2F``.
+    Answers ``/v1/schedules``.
+
+    A schedule's name stands in the path, its own ``/`` as it is or as ``%2F``.
     """
 
     def __init__(self, schedules: Schedules, check: Check, rights: RightsOf) -> None:
@@ -172,7 +173,7 @@ class ScheduleRoutes:
         self._rights = rights
 
     async def list(self, request: web.Request) -> web.Response:
-        """The schedules that whoever asks may see."""
+        """Return the schedules that the caller may see."""
         parameters_of(request, NoOptions)
         rights = self._rights(request)
         found = [
@@ -181,7 +182,7 @@ class ScheduleRoutes:
         return respond({"schedules": [_shown(one) for one in found]})
 
     async def get(self, request: web.Request) -> web.Response:
-        """One schedule."""
+        """Return one schedule."""
         name = _name(request)
         for one in await self._schedules.list():
             if one["name"] == name:
@@ -206,12 +207,12 @@ class ScheduleRoutes:
         return respond({"deleted": True})
 
     async def pause(self, request: web.Request) -> web.Response:
-        """Put nothing from now on."""
+        """Pause a schedule: it puts nothing from now on."""
         await whole(self._schedules.pause(_name(request)))
         return respond({"paused": True})
 
     async def resume(self, request: web.Request) -> web.Response:
-        """Go on with the tick that it stood at."""
+        """Resume a schedule with the tick that it stood at."""
         return respond({"next_ms": await whole(self._schedules.resume(_name(request)))})
 
 
@@ -222,7 +223,7 @@ def _name(request: web.Request) -> str:
 
 
 def _shown(schedule: dict[str, Any]) -> dict[str, Any]:
-    """As ``S.LIST`` has it, by the names that PUT takes."""
+    """Return a schedule of ``S.LIST`` by the names that PUT takes."""
     found = {
         ("cron" if name == "expr" else name): value
         for name, value in schedule.items()
@@ -264,7 +265,7 @@ ROUTES = (
         answer=ShownSchedule,
         errors=(NotFound, *STORE),
     ),
-    # and ``put`` for the queue, which the body names
+    # It needs ``put`` for the queue, too, which the body names.
     Route(
         "PUT",
         SCHEDULE,

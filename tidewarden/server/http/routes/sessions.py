@@ -1,4 +1,4 @@
-"""The routes of sessions, with which leases of HTTP end when their consumer falls silent."""
+"""Serves sessions, with which leases of HTTP end when their consumer falls silent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .tasks import Done
 
 
 class Grace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How long a session outlives the last request that named it."""
+    """Says how long a session outlives the last request that named it."""
 
     grace_ms: Annotated[
         int, Meta(ge=GRACE_MIN_MS, le=GRACE_MAX_MS, description="Milliseconds.", examples=[30_000])
@@ -29,14 +29,14 @@ class Grace(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class MadeSession(msgspec.Struct):
-    """A session: send its uuid as ``Tidewarden-Session``."""
+    """Names a session: send its uuid as ``Tidewarden-Session``."""
 
     session: str
     grace_ms: int
 
 
 class SessionRoutes:
-    """``/v1/sessions``."""
+    """Answers ``/v1/sessions``."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues

@@ -1,4 +1,4 @@
-"""The routes of tasks: put, take, and what becomes of them."""
+"""Serves tasks: puts, takes, and what becomes of tasks."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ from tidewarden.server.http.task_fields import (
 )
 from tidewarden.server.verbs.queue import queue_name
 
-TASKS_MAX = 500  # that one request puts
-ACKS_MAX = 1000  # that one request brings
-QUEUES_MAX = 1000  # that one take names
+TASKS_MAX = 500  # tasks that one request puts
+ACKS_MAX = 1000  # acks that one request brings
+QUEUES_MAX = 1000  # queues that one take names
 BYTES = "application/octet-stream"
 
 Body = TypeVar("Body")
 
 
 class PutOutcome(msgspec.Struct):
-    """What became of one of several tasks: its ``id``, or an error."""
+    """Says what became of one of several tasks: its ``id``, or an error."""
 
     id: str | UnsetType = UNSET
     error: str | UnsetType = UNSET
@@ -73,14 +73,14 @@ class PutOutcome(msgspec.Struct):
 
 
 class PutAnswer(msgspec.Struct):
-    """The ``id`` of the one task, or what became of each of several, in their order."""
+    """Says the ``id`` of the one task, or what became of each of several, in their order."""
 
     id: str | UnsetType = UNSET
     tasks: list[PutOutcome] | UnsetType = UNSET
 
 
 class TakeOne(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is taken from a queue; ``id``: that task and no other, wherever it waits."""
+    """Says what is taken from a queue; ``id``: that task and no other, wherever it waits."""
 
     count: Count = 1
     wait_ms: WaitMs = 0
@@ -89,19 +89,19 @@ class TakeOne(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class TakeAny(TakeOne, forbid_unknown_fields=True, kw_only=True):
-    """What is taken from several queues; tasks of earlier ones come first."""
+    """Says what is taken from several queues; tasks of earlier ones come first."""
 
     queues: Annotated[list[str], Meta(min_length=1, max_length=QUEUES_MAX)]
 
 
 class TakenTasks(msgspec.Struct):
-    """What was taken; none: there was nothing in time."""
+    """Lists what was taken; none: there was nothing in time."""
 
     tasks: list[TakenTask]
 
 
 class Ack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A task is done, with a result for whoever waits for it."""
+    """Says that a task is done, with a result for callers that wait for it."""
 
     lease: LeaseNumber
     result: Annotated[str, Meta(description="The result as text.")] | UnsetType = UNSET
@@ -110,26 +110,26 @@ class Ack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class AckOne(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One of several tasks that are done."""
+    """Names one of several tasks that are done."""
 
     id: TaskId
     lease: LeaseNumber
 
 
 class AckMany(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Tasks that are done."""
+    """Lists tasks that are done."""
 
     tasks: Annotated[list[AckOne], Meta(min_length=1, max_length=ACKS_MAX)]
 
 
 class Acked(msgspec.Struct):
-    """The task is done."""
+    """Says that the task is done."""
 
     acked: bool
 
 
 class AckAnswer(msgspec.Struct):
-    """Whether a task is done; not: its lease has ended, or never was."""
+    """Says whether a task is done; not: its lease has ended, or never was."""
 
     id: str
     lease: int
@@ -137,13 +137,13 @@ class AckAnswer(msgspec.Struct):
 
 
 class AckAnswers(msgspec.Struct):
-    """Whether each task is done, in their order."""
+    """Says whether each task is done, in their order."""
 
     tasks: list[AckAnswer]
 
 
 class HandBack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A task goes back; the attempt does not count."""
+    """Hands a task back; the attempt does not count."""
 
     lease: LeaseNumber
     delay_ms: Ms = 0
@@ -151,7 +151,7 @@ class HandBack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Fail(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A try has failed; without ``delay_ms`` the task waits for its backoff."""
+    """Says that a try has failed; without ``delay_ms`` the task waits for its backoff."""
 
     lease: LeaseNumber
     delay_ms: Ms | UnsetType = UNSET
@@ -159,77 +159,77 @@ class Fail(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Bury(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A task is put aside until somebody kicks it."""
+    """Puts a task aside until somebody kicks it."""
 
     lease: LeaseNumber
     reason: str = ""
 
 
 class Touch(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A lease runs on from now."""
+    """Lets a lease run on from now."""
 
     lease: LeaseNumber
     lease_ms: LeaseMs = 0
 
 
 class LeaseEnd(msgspec.Struct):
-    """When the lease ends now."""
+    """Says when the lease ends now."""
 
     lease_end_ms: UnixMs
 
 
 class Done(msgspec.Struct):
-    """It is done."""
+    """Says that it is done."""
 
     done: Literal[True] = True
 
 
 class PeekOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How a task is looked at."""
+    """Says how a task is looked at."""
 
     max_stale_ms: MaxStaleMs = 0
 
 
 class PageOptions(PeekOptions, forbid_unknown_fields=True, kw_only=True):
-    """Which page; ``after``: where the one before ended."""
+    """Says which page; ``after``: where the one before ended."""
 
     count: Count = 100
     after: str = ""
 
 
 class StateOptions(PageOptions, forbid_unknown_fields=True, kw_only=True):
-    """Which page of the tasks in which state."""
+    """Says which page of the tasks in which state."""
 
     state: Literal["delayed", "ready", "leased", "buried", "waiting"] = "ready"
 
 
 class TaskPage(msgspec.Struct):
-    """Tasks in one state, in its order; ``after`` is empty at the end."""
+    """Lists tasks in one state, in its order; ``after`` is empty at the end."""
 
     tasks: list[SeenTask]
     after: str
 
 
 class LeaseOption(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The lease under which the caller holds the task."""
+    """Names the lease under which the caller holds the task."""
 
     lease: LeaseNumber = 0
 
 
 class DeleteOptions(LeaseOption, forbid_unknown_fields=True, kw_only=True):
-    """``force``: though somebody holds it."""
+    """Says under which lease a task is removed; ``force``: though somebody holds it."""
 
     force: bool = False
 
 
 class ResultOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How long the end is waited for."""
+    """Says how long the end is waited for."""
 
     wait_ms: WaitMs = 0
 
 
 class Ending(msgspec.Struct, kw_only=True):
-    """How a task ended: with a ``result``, or a ``reason`` where it is buried."""
+    """Says how a task ended: with a ``result``, or a ``reason`` where it is buried."""
 
     state: Literal["done", "buried", "deleted", "unknown", "timeout"]
     result: str | UnsetType = UNSET
@@ -239,7 +239,7 @@ class Ending(msgspec.Struct, kw_only=True):
 
 class TaskRoutes:
     """
-    ``/v1/queues/{queue}/tasks`` and below, ``…/take``, ``…/ack`` and ``/v1/take``.
+    Answers ``/v1/queues/{queue}/tasks`` and below, ``…/take``, ``…/ack`` and ``/v1/take``.
 
     A ``/`` in a queue's name or an id is ``%2F`` in the path.
     """
@@ -351,7 +351,7 @@ class TaskRoutes:
     # --- the end of a lease
 
     async def ack(self, request: web.Request) -> web.Response:
-        """A task is done, with a result or without one."""
+        """Acknowledge that a task is done, with a result or without one."""
         queue, task_id = task_in_path(request)
         asked = await self._asked(request, Ack)
         result = bytes_of("result", asked.result, asked.result_base64, asked.result_json)
@@ -363,7 +363,7 @@ class TaskRoutes:
         return respond(Acked(True))
 
     async def ack_many(self, request: web.Request) -> web.Response:
-        """Several tasks are done; each is answered by itself."""
+        """Acknowledge that several tasks are done; each is answered by itself."""
         queue = queue_in_path(request)
         asked = await self._asked(request, AckMany)
         async with session_of(request, self._queues.unbound) as session:
@@ -386,7 +386,7 @@ class TaskRoutes:
         )
 
     async def fail(self, request: web.Request) -> web.Response:
-        """A try has failed: it is made again after a while, or the task is buried."""
+        """Note that a try has failed: it is made again after a while, or the task is buried."""
         asked = await self._asked(request, Fail)
         delay_ms = None if asked.delay_ms is UNSET else asked.delay_ms
         return await self._end(request, self._queues.fail, asked.lease, delay_ms, asked.reason)
@@ -397,7 +397,7 @@ class TaskRoutes:
         return await self._end(request, self._queues.bury, asked.lease, asked.reason)
 
     async def touch(self, request: web.Request) -> web.Response:
-        """The lease runs on from now."""
+        """Let the lease run on from now."""
         asked = await self._asked(request, Touch)
         queue, task_id = task_in_path(request)
         async with session_of(request, self._queues.unbound) as session:
@@ -421,13 +421,13 @@ class TaskRoutes:
     # --- without taking it
 
     async def get(self, request: web.Request) -> web.Response:
-        """A task as it lies, with how it has failed before."""
+        """Return a task as it lies, with how it has failed before."""
         queue, task_id = task_in_path(request)
         options = parameters_of(request, PeekOptions)
         return respond(seen(await self._queues.admin.peek(queue, task_id, options.max_stale_ms)))
 
     async def page(self, request: web.Request) -> web.Response:
-        """A page of the tasks in one state, in its order."""
+        """Return a page of the tasks in one state, in its order."""
         queue, asked = queue_in_path(request), parameters_of(request, StateOptions)
         return respond(await page_of(self._queues, queue, asked, asked.state))
 
@@ -458,7 +458,7 @@ class TaskRoutes:
         return respond(Done())
 
     async def result(self, request: web.Request) -> web.Response:
-        """How a task ended, waiting for it."""
+        """Wait until a task ends, and say how it did."""
         queue, task_id = task_in_path(request)
         wait_ms = parameters_of(request, ResultOptions).wait_ms
         with self._long_polls.of(request, wait_ms):
@@ -473,7 +473,7 @@ class TaskRoutes:
 
 
 async def page_of(queues: Queues, queue: str, asked: PageOptions, state: str) -> TaskPage:
-    """A page of the tasks in one state. Raises: BadArg."""
+    """Return a page of the tasks in one state. Raises: BadArg."""
     found, after = await queues.admin.page(
         queue, state, asked.count, asked.after, asked.max_stale_ms
     )
@@ -502,13 +502,13 @@ def _as_bytes(tasks: Sequence[Taken]) -> web.Response:
 
 
 def _from(request: web.Request) -> list[bytes]:
-    """As Q.TAKE has it; no queue: the body names them, and is checked later."""
+    """Return the arguments as Q.TAKE has them; a body's queues are checked later."""
     queue = request.match_info.get("queue")
     return [b"FROM", *([] if queue is None else [queue.encode("utf-8", "surrogateescape")])]
 
 
 def _under_lease(request: web.Request) -> list[bytes]:
-    """As Q.UPDATE and Q.DELETE have it."""
+    """Return the arguments as Q.UPDATE and Q.DELETE have them."""
     names = [request.match_info[key].encode("utf-8", "surrogateescape") for key in ("queue", "id")]
     return [*names, b"LEASE", request.query.get("lease", "0").encode("utf-8", "replace")]
 

@@ -1,7 +1,7 @@
 """
-The routes of tokens, accounts and providers of the HTTP door.
+Serves tokens, accounts and providers.
 
-A secret is in no error text, and in no cache but the asker's own.
+A secret is in no error text, and in no cache but the caller's own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BATCH_MAX = 1000
 AccountName: TypeAlias = Annotated[
     str, Meta(description="`provider/account`.", examples=["shop/ada@example.com"])
 ]
-UnixMs: TypeAlias = Annotated[
+UnixMsOrNone: TypeAlias = Annotated[
     int,
     Meta(description="Unix time in milliseconds; 0: none.", examples=[1_795_258_800_000]),
 ]
@@ -104,7 +104,7 @@ class Token(msgspec.Struct, kw_only=True):
 
     access_token: AccessToken
     token_type: TokenType
-    expires_at_ms: UnixMs
+    expires_at_ms: UnixMsOrNone
     generation: Generation
     state: TokenState
     extras: Extras
@@ -120,7 +120,7 @@ class ReadToken(msgspec.Struct, kw_only=True):
     account: AccountName
     access_token: AccessToken | UnsetType = UNSET
     token_type: TokenType | UnsetType = UNSET
-    expires_at_ms: UnixMs | UnsetType = UNSET
+    expires_at_ms: UnixMsOrNone | UnsetType = UNSET
     generation: Generation | UnsetType = UNSET
     state: TokenState | UnsetType = UNSET
     extras: Extras | UnsetType = UNSET
@@ -145,7 +145,7 @@ class ReadTokens(msgspec.Struct):
 
 
 class TokenOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a token has to be."""
+    """Says what a token has to be."""
 
     min_ttl: Annotated[
         float,
@@ -172,7 +172,7 @@ class TokenOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ] = 0
 
     def in_ms(self) -> dict[str, int]:
-        """As the tokens take them."""
+        """Return the times as the tokens take them."""
         return {
             "min_ttl_ms": round(self.min_ttl * 1000),
             "wait_ms": round(self.wait * 1000),
@@ -181,7 +181,7 @@ class TokenOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OneTokenOptions(TokenOptions, forbid_unknown_fields=True, kw_only=True):
-    """What a token has to be."""
+    """Says what a single token has to be."""
 
     newer: Annotated[
         int,
@@ -195,7 +195,7 @@ class OneTokenOptions(TokenOptions, forbid_unknown_fields=True, kw_only=True):
 
 
 class TokenHeaders(msgspec.Struct, kw_only=True):
-    """What the reader has."""
+    """Names the token that the reader has."""
 
     if_none_match: Annotated[
         str,
@@ -207,7 +207,7 @@ class TokenHeaders(msgspec.Struct, kw_only=True):
 
 
 class ReadAccounts(TokenOptions, forbid_unknown_fields=True, kw_only=True):
-    """Whose tokens are read, and what they have to be."""
+    """Says whose tokens are read, and what they have to be."""
 
     accounts: Annotated[
         list[AccountName],
@@ -216,7 +216,7 @@ class ReadAccounts(TokenOptions, forbid_unknown_fields=True, kw_only=True):
 
 
 class PutOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How an account is put."""
+    """Says how an account is put."""
 
     keep: Annotated[
         bool, Meta(description="An account that is there and not dead stays as it is.")
@@ -244,7 +244,7 @@ class AccountDeleted(msgspec.Struct):
 
 
 class RefreshOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which token is refreshed."""
+    """Says which token is refreshed."""
 
     generation: Annotated[
         int,
@@ -272,7 +272,7 @@ class RefreshAsked(msgspec.Struct):
 
 
 class ListOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which accounts are listed."""
+    """Says which accounts are listed."""
 
     provider: Annotated[
         str, Meta(description="Of this provider alone; empty: of all.", examples=["shop"])
@@ -296,18 +296,18 @@ class Account(msgspec.Struct, kw_only=True):
     account: AccountName
     provider: Annotated[str, Meta(examples=["shop"])]
     state: AccountState
-    since_ms: UnixMs
+    since_ms: UnixMsOrNone
     grant: Grant
     generation: Generation
-    stored_ms: UnixMs
-    expires_at_ms: UnixMs
-    due_ms: UnixMs
-    consent_expires_ms: UnixMs
+    stored_ms: UnixMsOrNone
+    expires_at_ms: UnixMsOrNone
+    due_ms: UnixMsOrNone
+    consent_expires_ms: UnixMsOrNone
     parameters: Annotated[dict[str, str], Meta(description="For the provider's placeholders.")]
     tries: Annotated[int, Meta(description="That failed since the last good refresh.")]
     error: Class
     message: Message
-    next_ms: UnixMs
+    next_ms: UnixMsOrNone
     advice: Advice
 
 
@@ -334,7 +334,7 @@ class AccountPage(msgspec.Struct):
 class Answered(msgspec.Struct):
     """Says what was answered to one request."""
 
-    at_ms: UnixMs
+    at_ms: UnixMsOrNone
     outcome: Class
     brief: Message
 
@@ -351,7 +351,7 @@ class NextStep(msgspec.Struct):
 
     code: Annotated[str, Meta(examples=["refresh"])]
     text: Annotated[str, Meta(description="For people.")]
-    at_ms: UnixMs
+    at_ms: UnixMsOrNone
 
 
 class Story(msgspec.Struct):
@@ -368,8 +368,8 @@ class Story(msgspec.Struct):
             examples=["fresh"],
         ),
     ]
-    since_ms: UnixMs
-    now_ms: UnixMs
+    since_ms: UnixMsOrNone
+    now_ms: UnixMsOrNone
     summary: Annotated[str, Meta(description="One sentence.")]
     asked: Annotated[list[Answered], Meta(description="The latest at the end.")]
     concluded: list[Finding]
@@ -381,7 +381,7 @@ class UnreadableAnswer(msgspec.Struct, kw_only=True):
     """Shows a successful answer of a provider that could not be read; it may hold a token."""
 
     node: Annotated[str, Meta(description="Which keeps it.", examples=["n1"])]
-    at_ms: UnixMs
+    at_ms: UnixMsOrNone
     grant: Grant
     generation: Generation
     current: Annotated[bool, Meta(description="Whether nothing was stored since its request.")]
@@ -428,14 +428,14 @@ class Provider(msgspec.Struct, kw_only=True):
             examples=["answers"],
         ),
     ]
-    since_ms: UnixMs
-    next_ms: UnixMs
+    since_ms: UnixMsOrNone
+    next_ms: UnixMsOrNone
     error: Class
     message: Message
     nodes: Annotated[list[str], Meta(description="That see this.")]
     well_ms: Annotated[int, Meta(description="When one of its accounts was last refreshed well.")]
-    quarantined_since_ms: UnixMs
-    held_until_ms: UnixMs
+    quarantined_since_ms: UnixMsOrNone
+    held_until_ms: UnixMsOrNone
     failures: Annotated[int, Meta(description="Probes that failed in a row, while all wait.")]
     advice: Advice
 
@@ -460,7 +460,7 @@ def _no_reader(request: web.Request) -> Note | None:
 
 class TokenRoutes:
     """
-    ``/v1/tokens``, ``/v1/accounts``, ``/v1/providers``.
+    Answers ``/v1/tokens``, ``/v1/accounts`` and ``/v1/providers``.
 
     An account's name stands in the path, its own ``/`` as it is or as ``%2F``.
 
@@ -468,10 +468,10 @@ class TokenRoutes:
         tokens: those of the node.
         batch_max: so many accounts may be read at once.
         polls: bounds the requests that wait.
-        rights: those of who asks.
-        deny: notes and returns the error for one account among others, whose token who asks may
+        rights: those of the caller.
+        deny: notes and returns the error for one account among others, whose token the caller may
             not read.
-        reader: what is told each account whose token is read; None: nobody is.
+        reader: what is told each account whose token is read; None: nothing is.
     """
 
     def __init__(
@@ -494,7 +494,7 @@ class TokenRoutes:
         """
         Return an access token with at least ``min_ttl`` seconds left.
 
-        It is waited for at most ``wait`` seconds, and of a later generation than ``newer``; 304 if
+        It is waited for at most ``wait`` seconds, and of a later generation than ``newer``; 304:
         the client has it already. It may be what was stored ``max_stale`` seconds ago.
 
         ``Cache-Control`` tells how long it may be used without asking again.
@@ -560,7 +560,7 @@ class TokenRoutes:
         return respond({"generation": put.generation, "change": put.change, "state": put.state})
 
     async def peek(self, request: web.Request) -> web.Response:
-        """How an account is, why, since when, and what can be done; no token."""
+        """Show how an account is, why, since when, and what can be done; no token."""
         return respond(await self._tokens.peek(_account(request)))
 
     async def why_account(self, request: web.Request) -> web.Response:
@@ -583,11 +583,11 @@ class TokenRoutes:
         return await self._steered(request, "release")
 
     async def probe_provider(self, request: web.Request) -> web.Response:
-        """Ask a provider about one account at once, in spite of a hold; its story from then on."""
+        """Ask a provider about one account at once, in spite of a hold, and answer its story."""
         return await self._steered(request, "probe")
 
     async def quarantine_provider(self, request: web.Request) -> web.Response:
-        """Give up no account of a provider until its release; its story from then on."""
+        """Give up no account of a provider until its release, and answer its story."""
         return await self._steered(request, "quarantine")
 
     async def _steered(self, request: web.Request, action: str) -> web.Response:
@@ -604,7 +604,7 @@ class TokenRoutes:
         return respond({**found, "answers": [_told(one) for one in found["answers"]]})
 
     async def providers(self, request: web.Request) -> web.Response:
-        """Each provider: its accounts by state, and how it stands with us."""
+        """Return each provider: its accounts by state, and how it stands with us."""
         parameters_of(request, NoOptions)
         found = await seen_stats(self._tokens, self._rights(request))
         return respond(
@@ -620,7 +620,7 @@ class TokenRoutes:
 
     async def refresh(self, request: web.Request) -> web.Response:
         """
-        Have an account refreshed now, if its ``generation`` is still that. Does not wait for it.
+        Have an account refreshed now, if its ``generation`` is still that, without waiting for it.
 
         Answers ``queued``, ``leased`` (somebody is at it), ``recent`` (done a moment ago, and again
         when five seconds are over), or ``moved`` (it has another).
@@ -629,7 +629,7 @@ class TokenRoutes:
         return respond({"refresh": await self._tokens.refresh(_account(request), generation)}, 202)
 
     async def list(self, request: web.Request) -> web.Response:
-        """A page of accounts, without their tokens."""
+        """Return a page of accounts, without their tokens."""
         asked = parameters_of(request, ListOptions)
         accounts, after = await self._tokens.list(
             asked.provider,
@@ -662,7 +662,7 @@ def _told(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _etags(header: str) -> list[str]:
-    """The entity tags of If-None-Match, compared weakly (RFC 9110, 13.1.2)."""
+    """Return the entity tags of If-None-Match, compared weakly (RFC 9110, 13.1.2)."""
     return [tag.strip().removeprefix("W/") for tag in header.split(",")]
 
 
@@ -673,7 +673,7 @@ def _account(request: web.Request) -> str:
 
 
 def provider_of(request: web.Request) -> str:
-    """The provider that the path names. Raises: BadArg: it is no name."""
+    """Return the provider that the path names. Raises: BadArg: it is no name."""
     check_path(request)
     return provider_name(request.match_info["provider"].encode("utf-8", "surrogateescape"))
 

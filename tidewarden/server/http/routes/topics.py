@@ -1,4 +1,4 @@
-"""The routes of topics: names whose tasks go to each queue that is linked to them."""
+"""Serves topics: names whose tasks go to each queue that is linked to them."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from tidewarden.server.verbs.queue_admin import seen_topics
 
 
 class Topic(msgspec.Struct):
-    """A topic and the queues that are linked to it."""
+    """Shows a topic and the queues that are linked to it."""
 
     topic: str
     queues: list[str]
 
 
 class Topics(msgspec.Struct):
-    """Topics by name."""
+    """Lists topics by name."""
 
     topics: list[Topic]
 
 
 class Linked(msgspec.Struct):
-    """Whether the queue was not linked before."""
+    """Says whether the queue was not linked before."""
 
     linked: bool
 
 
 class Unlinked(msgspec.Struct):
-    """Whether the queue was linked before."""
+    """Says whether the queue was linked before."""
 
     unlinked: bool
 
 
 class TopicRoutes:
-    """``/v1/topics``. A ``/`` in a name is ``%2F`` in the path."""
+    """Answers ``/v1/topics``. A ``/`` in a name is ``%2F`` in the path."""
 
     def __init__(self, queues: Queues, rights: RightsOf) -> None:
         self._queues = queues
         self._rights = rights
 
     async def listing(self, request: web.Request) -> web.Response:
-        """The topics and queues that whoever asks may see."""
+        """Return the topics and queues that the caller may see."""
         parameters_of(request, NoOptions)
         return respond(Topics(await self._seen(request)))
 
     async def get(self, request: web.Request) -> web.Response:
-        """One topic."""
+        """Return one topic."""
         name = queue_in_path(request, "topic")
         parameters_of(request, NoOptions)
         for topic in await self._seen(request):
@@ -78,7 +78,7 @@ class TopicRoutes:
 
 
 def _both(request: web.Request) -> list[bytes]:
-    """As Q.LINK has it."""
+    """Return the arguments as Q.LINK has them."""
     found = request.match_info
     return [found[key].encode("utf-8", "surrogateescape") for key in ("topic", "queue")]
 

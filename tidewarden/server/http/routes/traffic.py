@@ -1,4 +1,4 @@
-"""Routes of who sends what: ``/v1/traffic`` counted, and ``/v1/tap`` as it passes."""
+"""Shows who sends what: ``/v1/traffic`` counts requests, and ``/v1/tap`` has them as they pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidewarden.server.traffic.report import TrafficQuery, TrafficReport
 from tidewarden.server.traffic.tap import MS_MAX, ONE_IN_MAX, Tap, TapFilter
 
 STALL_S = 10.0
-"""How long a reader that does not read keeps its tap, once all that lies between is full."""
+"""How long a reader that does not read keeps its tap, once all buffers between are full."""
 
 
 class TapQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,7 +18,14 @@ from tidewarden.cluster.replication.primary_finder import ReplicatedPrimary
 from tidewarden.errors import BadArg, Error, Full, NotHeld, Stale, StoreDown
 from tidewarden.store import StoreConnection
 from tidewarden.store import connection as module
-from tidewarden.store.reply_errors import NotRun, StoreRefused, TooFewCopies, error_of
+from tidewarden.store.reply_errors import (
+    NotRun,
+    ReadOnlyServer,
+    StoreRefused,
+    TooFewCopies,
+    error_of,
+    refused_for_now,
+)
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 
@@ -150,7 +157,7 @@ async def test_an_error_reply_is_raised_by_its_word_and_the_others_go_on(
     [
         ("NOTHELD the task", NotHeld), ("STALE fence", Stale), ("OOM command not allowed", Full), ("LOADING x", NotRun),
         ("ERR Error running script (call to f_1): @user_script:1: -LOADING x", StoreRefused), ("MOVED 3 h:1", NotRun),
-        ("BUSY running a script", StoreRefused), ("READONLY replica", StoreRefused), ("NOAUTH", StoreRefused), ("WRONGTYPE x", Error),
+        ("BUSY running a script", StoreRefused), ("READONLY replica", ReadOnlyServer), ("NOAUTH", StoreRefused), ("WRONGTYPE x", Error),
         ("MISCONF Redis is configured", StoreRefused), ("ERR unknown", Error), ("NOPERM no permissions", StoreRefused),
         ("ERR Error running script (call to f_1): @user_script:1: -MISCONF Redis is configured", StoreRefused),
         ("ERR Error running script (call to f_1): @user_script:1: -OOM command not allowed", Full),
@@ -161,6 +168,19 @@ async def test_an_error_reply_is_raised_by_its_word_and_the_others_go_on(
 )  # fmt: skip
 def test_what_error_replies_mean(line: str, cls: type[Error]) -> None:
     assert (type(error_of(line)), "user_script" in str(error_of(line))) == (cls, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "now"),
+    [
+        ("READONLY replica", True), ("READONLY replica. script: 0a, on @user_script:3.", True),
+        ("NOREPLICAS Not enough good replicas to write.", True), ("LOADING x", True), ("MASTERDOWN x", True),
+        ("MOVED 3 h:1", False), ("TRYAGAIN x", False), ("BUSY running a script", False), ("OOM command not allowed", False),
+        ("STALE fence", False), ("ERR Error running script (call to f_1): @user_script:1: -LOADING x", False),
+    ],
+)  # fmt: skip
+def test_a_server_that_did_nothing_may_do_it_in_a_moment(line: str, now: bool) -> None:
+    assert refused_for_now(error_of(line)) is now
 
 
 def test_a_store_without_enough_copies_is_no_quorum_to_callers_and_a_refusal_inside() -> None:

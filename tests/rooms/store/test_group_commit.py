@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import WRITTEN, demand_of, fail_commit, link_of, transport_of
+from support.inspect import WRITTEN, fail_commit, link_of, requirement_of, transport_of
 from support.store.replicas import (
     LIMIT_MS,
     PATIENT_MS,
@@ -368,7 +368,7 @@ async def test_a_server_that_is_set_to_sync_every_write_later_is_taken_at_its_wo
             await one.queues.put("q", TaskSpec(b"x"))
             commit = one.commits.of(one.data, "fsync")
             assert isinstance(commit, GroupCommit)
-            assert (commit.groups > 0, demand_of(commit).always) == (True, True)
+            assert (commit.groups > 0, requirement_of(commit).always) == (True, True)
             # The other has known the queue only since, and the server only as it was before.
             with pytest.raises(NoQuorum, match="appendfsync always"):
                 await other.queues.put("q", TaskSpec(b"x"))
@@ -382,7 +382,7 @@ async def test_a_server_that_is_set_to_sync_every_write_later_is_taken_at_its_wo
         made.stop()
 
 
-def test_what_is_demanded_and_how_it_is_said() -> None:
+def test_what_is_required_and_how_it_is_said() -> None:
     assert Requirement(2).commands(9) == ((("WAIT", 2, 9), (2,)),)
     assert Requirement(1, disk=True).commands(9) == ((("WAITAOF", 1, 1, 9), (1, 1)),)
     assert [wait[0] for wait, _ in Requirement(1, disk_here=True).commands(9)] == [

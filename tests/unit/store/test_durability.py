@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.inspect import demand_of, link_of
+from support.inspect import link_of, requirement_of
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import load
@@ -72,7 +72,7 @@ async def test_what_can_be_had() -> None:
     quorum, fsync = own.of(link, "quorum"), own.of(link, "fsync")
     assert isinstance(quorum, GroupCommit)
     assert isinstance(fsync, GroupCommit)
-    assert (demand_of(quorum), demand_of(fsync)) == (
+    assert (requirement_of(quorum), requirement_of(fsync)) == (
         Requirement(2),
         Requirement(2, disk=True, always=True),
     )
@@ -93,10 +93,10 @@ async def test_tokens_are_brought_to_the_disk_that_is_synced_once_a_second() -> 
     own = commits(EVERYSEC, url=SENTINEL)
     both = own.strongest(link)
     assert isinstance(both, GroupCommit)
-    assert demand_of(both) == Requirement(1, disk_here=True)
+    assert requirement_of(both) == Requirement(1, disk_here=True)
     single = commits(EVERYSEC, url="redis://h").strongest(link)
     assert isinstance(single, GroupCommit)
-    assert demand_of(single) == Requirement(0, disk_here=True)
+    assert requirement_of(single) == Requirement(0, disk_here=True)
     for one in (embedded, own):
         await one.stop()
     await single.stop()
@@ -129,7 +129,7 @@ async def test_what_a_server_that_has_taken_over_does_is_found(
     assert not here.told(EVERYSEC)
     commit = here.strongest(link)
     assert isinstance(commit, GroupCommit)
-    assert demand_of(commit) == Requirement(0, disk_here=True)
+    assert requirement_of(commit) == Requirement(0, disk_here=True)
     assert not here.told(OLD)
     assert here.strongest(link) is None, "it has no better"
     assert here.told(ALWAYS)
