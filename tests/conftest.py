@@ -126,6 +126,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return BothEnds(config, log)
 
 
+REPORTED_CHARS = 8000
+"""Of what a first run printed and logged, the end."""
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """
     Why the first runs failed of tests that were run a second time: whatever came of that, somebody
@@ -134,6 +138,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats.get("rerun", ()):
         terminalreporter.write_sep("=", f"first run of {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)
+        for title, text in report.sections:
+            terminalreporter.write_sep("-", title)
+            terminalreporter.write_line(text[-REPORTED_CHARS:])
 
 
 @pytest.hookimpl(trylast=True)
