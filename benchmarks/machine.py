@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import hiredis
 import uvloop
 
+from benchmarks.targets import cpu_s
+
 T = TypeVar("T")
 
 
@@ -54,6 +56,41 @@ def print_machine(folder: Path, *versions: str) -> None:
         f" {os.getloadavg()[0]:.1f}, files on {file_system(folder)}",
         flush=True,
     )
+
+
+OTHERS_MAX, STEAL_MAX = 0.1, 0.02
+"""Of a core, what other processes may use on a quiet machine; of all of them, what other guests."""
+
+
+class Watch:
+    """
+    Watches, from its making on, what others use of the machine beside this process and ``pids``.
+
+    Those have to live until the last look.
+    """
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._began = self._now()
+
+    def _now(self) -> tuple[float, float, float, float]:
+        """Return seconds: of all processors together, used, taken by other guests, and by ours."""
+        fields = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        user, nice, system, idle, waiting, interrupts, soft, steal = fields
+        used = user + nice + system + interrupts + soft
+        ours = sum(os.times()[:2]) + sum(map(cpu_s, self._pids))
+        ticks = os.sysconf("SC_CLK_TCK")
+        return (used + idle + waiting + steal) / ticks, used / ticks, steal / ticks, ours
+
+    def verdict(self) -> str:
+        """Return ``quiet``, or ``BUSY`` and by what: then figures are no figures."""
+        whole, used, steal, ours = (
+            now - began for now, began in zip(self._now(), self._began, strict=True)
+        )
+        passed_s = max(1e-9, whole / (os.cpu_count() or 1))
+        others, stolen = max(0.0, used - ours) / passed_s, steal / max(1e-9, whole)
+        told = f"others used {others:.2f} of a core, other guests {stolen:.1%} of all"
+        return f"{'BUSY' if others > OTHERS_MAX or stolen > STEAL_MAX else 'quiet'}: {told}"
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
