@@ -21,6 +21,8 @@ LOOK = ("look",)
 """The command that changes nothing: once it is applied here, so is whatever was before it."""
 REPORT_S = 0.1
 """Between two reports that say the same, at pace 1."""
+BEAT_STANDS_S = 0.15
+"""So long after the loop's beat, at pace 1, a report that is stood by counts as said anew."""
 
 
 class Stores:
@@ -43,6 +45,7 @@ class Stores:
         self._ticker, self._voter, self._proposals = ticker, voter, proposals
         self._clock, self._pace, self._changed = clock, pace, changed
         self._own: tuple[float, Report] | None = None
+        self._stands_until = -math.inf
         self._said = -math.inf
         self._saying = False  # the thread was asked to, and has not yet
         self._urgent = False
@@ -83,12 +86,18 @@ class Stores:
 
     # Reports.
 
-    def say(self, report: Report, now: bool) -> None:
+    def beat(self) -> None:
+        """Note that the loop turns: it stands by its report for a moment more, where it does."""
+        kept_s = BEAT_STANDS_S * self._pace
+        self._voter.stands_until = min(self._stands_until, self._clock.monotonic() + kept_s)
+
+    def say(self, report: Report, now: bool, stands_s: float = 0.0) -> None:
         """
         Keep this node's own report, and send it to all members when it is time.
 
         It is time when ``now`` says so, when the report says something new, and each
-        :data:`REPORT_S`. Raises: BadArg: it is no report.
+        :data:`REPORT_S`. For ``stands_s``, unless another is said, every message to another member
+        says it again, while the loop beats. Raises: BadArg: it is no report.
         """
         if not is_report(report):
             raise BadArg(
@@ -96,7 +105,8 @@ class Stores:
                 f" most {REPORT_MAX} characters."
             )
         at, before = self._clock.monotonic(), self._own
-        self._own = at, report
+        self._own, self._stands_until = (at, report), at + stands_s
+        self.beat()
         new = before is None or before[1] != report
         if new:
             asyncio.get_running_loop().call_soon(self.notice)
@@ -120,7 +130,8 @@ class Stores:
         """Return when each member was heard to report, and its report; the ``own`` as last said."""
         found = dict(self._voter.reports.heard)
         if self._own is not None:
-            found[own] = self._own
+            said_at, report = self._own
+            found[own] = max(said_at, min(self._clock.monotonic(), self._stands_until)), report
         return found
 
     # Commands.

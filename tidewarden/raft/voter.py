@@ -55,8 +55,11 @@ logger = logging.getLogger("tidewarden.raft")
 
 FOLLOWER, CANDIDATE, LEADER = range(3)
 STATES: tuple[State, State, State] = ("follower", "candidate", "leader")
-CARRYING = ("append_entries", "next_node_idx")
-"""Messages that a report goes with: a leader's heartbeat, and what acknowledges it."""
+CARRYING = ("append_entries", "next_node_idx", "ping")
+"""
+Messages that a report goes with: a leader's heartbeat, what acknowledges it, and, to members of
+this version, what followers say to each other.
+"""
 DRIFT = 0.9
 """
 The share of an election time that a lease lasts: clocks of members may differ by a tenth in speed.
@@ -140,6 +143,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._adopted: Members | None = None
         self._marks: dict[str, str] = {}  # of those that were heard, by name
         self._worded: set[str] = set()  # of those, who say the word of their cluster
+        self._tended: tuple[object, ...] | None = None
+        """What was known when a leader last found nothing to change of the members."""
         self.apart: Mapping[str, float] = {}
         """When members were last heard under the word of another cluster, by name."""
         self._names = {address: name for name, address in seeds.items()}
@@ -154,10 +159,17 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self.reports = Reports()
         """What the other members say of their stores."""
         self._own_report: Report = ()
+        self.stands_until = -math.inf
+        """
+        Until when (``clock.monotonic``) this node stands by its own report: the loop says so anew
+        while it turns.
+        """
         self._carriers: set[str] = set()
         """Addresses of linked members that read reports which go with other messages."""
         self._untold: set[str] = set()
         """Those of them that have not been told the own report."""
+        self._believers: set[str] = set()
+        """Addresses of linked members that take any message for a report that is stood by."""
         self._stores_read: tuple[Any, StoreFacts] = (None, StoreFacts())
 
     # What is replicated.
@@ -431,6 +443,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._lives(self._names.get(node.id, ""))
         if "report" in message and message["type"] in CARRYING and node.id in self._names:
             self._on_store_report(node, message)
+        elif message.get("stands") is True and message.get("word", "") == self.word:
+            self.reports.hear_again(self._names.get(node.id, ""), self.heard[node.id])
         rule = RULES.get(message["type"])
         judged = message if rule is None else rule(self, node, message)
         try:
@@ -559,6 +573,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     def _on_store_report(self, node: Node, message: Message) -> None:
         if message.get("carries") is True:
             self._carriers.add(node.id)
+        if message.get("believes") is True:
+            self._believers.add(node.id)
         if message.get("word", "") == self.word:  # else it is of no cluster yet, or this one is
             self.reports.hear(self._names[node.id], self.heard[node.id], message.get("report"))
 
@@ -575,17 +591,28 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         for node in sorted(others, key=lambda node: str(node.id)):
             if now or node.id not in self._carriers or node.id in self._untold:
                 self._untold.discard(node.id)
-                said = {"type": "store_report", "report": report, "carries": True}
+                said = {"type": "store_report", "report": report, "carries": True, "believes": True}
                 self._SyncObj__transport.send(node, said)
             else:
                 self._untold.add(node.id)
 
     def carried(self, node: Node, message: Message) -> Message:
-        """Return what goes with a message to ``node``: a report that it was not told yet."""
-        if message["type"] not in CARRYING or node.id not in self._untold:
+        """
+        Return what goes with a message to ``node``.
+
+        That is a report that it was not told yet; or that this node stands by what it told, which a
+        member of a former version takes from the report alone.
+        """
+        believes, kind = node.id in self._believers, message["type"]
+        carries = kind in CARRYING and (believes or kind != "ping")
+        if carries and node.id in self._untold:
+            self._untold.discard(node.id)
+            return {"report": self._own_report}
+        if not self._own_report or self.clock.monotonic() >= self.stands_until:
             return {}
-        self._untold.discard(node.id)
-        return {"report": self._own_report}
+        if believes:
+            return {"stands": True}
+        return {"report": self._own_report} if carries and node.id in self._carriers else {}
 
     # Deaths of members.
 
@@ -627,6 +654,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         super()._SyncObj__onNodeDisconnected(node)
         self._said_ended.pop(self._names.get(node.id, ""), None)
         self._carriers.discard(node.id)  # it may come back as another version
+        self._believers.discard(node.id)
         self._untold.discard(node.id)
         self._judge_ended()
 
@@ -894,6 +922,11 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         if members is None:
             self.propose(membership.founded(self._seeds, self._marks | own, files.new_mark()))
             return
+        known = members, self._marks | own, frozenset(self._worded), self._addresses
+        waiting = self._SyncObj__readonlyNodes
+        if known == self._tended and not waiting:
+            return
+        self._tended = known
         new = members.met(self._marks | own)
         if new is members:
             new = members.seated(self._seatable(members))
@@ -902,6 +935,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         if new is members and members.seats.keys() <= self._worded | {self.own}:
             new = members.named(files.new_mark())
         if new is not members:
+            self._tended = None  # it may be refused, or lost
             self.propose(new)
 
     def _seatable(self, members: Members) -> list[str]:

@@ -74,6 +74,7 @@ class PlayedSeat:
         self.on_stores: Callable[[], None] = lambda: None
         self.known = StoreFacts()
         self.heard: dict[str, tuple[float, tuple[Any, ...]]] = {}
+        self.stands_until = 0.0
 
     def learn(self) -> None:
         if self.up and self.known is not self.raft.facts:
@@ -116,7 +117,8 @@ class PlayedSeat:
         self.learn()
         return self.known
 
-    def say_store(self, report: tuple[Any, ...], now: bool) -> None:
+    def say_store(self, report: tuple[Any, ...], now: bool, stands_s: float) -> None:
+        self.stands_until = time.monotonic() + stands_s
         if not self.up:
             self.heard[self.name] = (time.monotonic(), report)
             return
@@ -128,7 +130,12 @@ class PlayedSeat:
                     asyncio.get_running_loop().call_soon(lambda seat=seat: seat.on_stores())
 
     def store_reports(self) -> dict[str, tuple[float, tuple[Any, ...]]]:
-        return dict(self.heard)
+        found, now_s = dict(self.heard), time.monotonic()
+        for name, (at, report) in self.heard.items():
+            seat = self.raft.seats[name]
+            if seat.up and self.up:
+                found[name] = max(at, min(now_s, seat.stands_until)), report
+        return found
 
 
 class ReplicatingNode:

@@ -41,7 +41,7 @@ class StoreState:
 
     look: StoreLook | None = None
     answered_s: float = 0.0
-    """When it last answered."""
+    """When it last answered, or was asked something since."""
     why: str = ""
     """What is wrong with it, or waited for."""
     another_please: bool = False
@@ -78,6 +78,8 @@ class Follower:
         self.opened: tuple[int, StoreMember] | None = None
         """The view that this process has opened last, and the start of the store it was."""
         self.state = StoreState(answered_s=clock.monotonic())
+        self.misses = False
+        """Whether the store was asked something that it did not answer, or refused."""
         self._disk_looked_s = self._disk_full_s = -math.inf
         self._cut_short = False
         """Whether a write of the store's log failed, and the log was not begun anew since."""
@@ -94,10 +96,11 @@ class Follower:
             for _ in range(STEPS_MAX):
                 if facts is None:
                     self.state.why = "it waits until Raft has a leader that answers"
-                    return
+                    break
                 if not await self._step(facts, look):
-                    return
+                    break
                 look = await self._look()
+            self.misses = False
         except (StoreDown, OSError) as error:
             self._missed(facts, error)
 
@@ -119,8 +122,11 @@ class Follower:
         return StoreMember(self._member.name, look.incarnation)
 
     async def _look(self) -> StoreLook:
-        look = await self._store.look()
         state = self.state
+        if not self.misses:  # it was not asked since it answered: that is no silence of its own
+            state.answered_s = self._clock.monotonic()
+        self.misses = True
+        look = await self._store.look()
         if look.node != self._member.name:
             raise StoreDown(f"the store in {self._store.folder} is of the node {look.node!r}")
         if state.look is None or state.look.incarnation != look.incarnation:

@@ -1,9 +1,11 @@
 """
 Keeps a node's part of the replicated stores, while the node runs.
 
-One task looks at the node's own store and brings it into its role, ten times a second and whenever
-something has changed; one keeps the in-sync set while that store is the primary; one chooses the
-primary while the node leads Raft. They share the facts and the reports, which Raft's member has.
+One task looks at the node's own store and brings it into its role, whenever something has changed:
+facts, another node's word, who has ended, or that the store closed its connection. Without, it
+looks ten times a second while anything is under way, and twice while nothing is. One keeps the
+in-sync set while that store is the primary; one chooses the primary while the node leads Raft. They
+share the facts and the reports, which Raft's member has.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from tidewarden.raft.store_facts import StoreFacts, StoreMember
 from tidewarden.store.embedded import discarded, stop_notice
 from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
 
+from . import next_role
 from .awake_time import AwakeTime
 from .chooser import Chooser
 from .follower import Follower
@@ -42,9 +45,16 @@ from .switchover import Switchover
 log = logging.getLogger("tidewarden.cluster")
 
 TURN_S = 0.1
-"""Between two looks at the own store, at pace 1 or below."""
+"""Between two looks at the own store, at pace 1 or below, while anything is under way."""
+REST_S = 0.5
+"""Likewise while nothing is: see :meth:`Replication._rests`."""
+STANDS_S = 0.35
+"""So long after the next look is due, at pace 1, a node at rest stands by what it said."""
 HURRIED_TURN_S = 0.02
-"""Likewise while the primary's node has ended: its store's link ends at about the same time."""
+"""
+Likewise while the primary's node has ended, for its store's link ends at about the same time; and
+while the own store does not answer, until it is given up.
+"""
 LEAVE_S = 2.0
 """So long, at pace 1, the primary may take to let a store that stops leave the set."""
 
@@ -96,6 +106,10 @@ class Replication:
         """The start of the store that is about to be stopped; empty: none is."""
         self._preparing: asyncio.Task[None] | None = None
         self._told: object = None
+        self._written: tuple[int, int] = (0, 0)
+        """View and mark of the store's data at the last look."""
+        self._turn_s = TURN_S * min(1.0, pace)
+        """The seconds to the next look."""
         self._said: StoreReport | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.finder = ReplicatedPrimary(f"cluster {config.cluster.name}", pace)
@@ -235,12 +249,39 @@ class Replication:
         while True:
             self._woken.clear()
             await self._turn()
-            await sleep_or(self._woken, self._clock, self._clock.monotonic() + self._turn_s())
+            await sleep_or(self._woken, self._clock, self._clock.monotonic() + self._turn_s)
 
-    def _turn_s(self) -> float:
+    def _next_s(self) -> float:
         """Return the seconds to the next look, sooner while an election waits for what it says."""
-        hurries = self._member.store_facts().primary in self._member.ended()
-        return (HURRIED_TURN_S if hurries else TURN_S) * min(1.0, self._pace)
+        ended = self._member.store_facts().primary in self._member.ended()
+        waits = self._follower.misses and self._follower.state.look is not None
+        if ended or waits:
+            return HURRIED_TURN_S * min(1.0, self._pace)
+        return (REST_S if self._rests() else TURN_S) * min(1.0, self._pace)
+
+    def _rests(self) -> bool:
+        """
+        Return whether nothing is under way here, so that the next event may be waited for.
+
+        Nothing is written, the store is whole and in sync, the primary is open, all is well with
+        Raft, and nobody is about to stop.
+        """
+        facts, look = self._facts(), self._follower.state.look
+        data = None if look is None else look.data
+        before, self._written = self._written, (data.view, data.seq) if data else (0, 0)
+        if facts is None or look is None or data is None or before != self._written:
+            return False
+        if self._leaving or self._stopping or self._store_stops or self.finder.fault:
+            return False
+        if self._follower.state.why or not look.is_whole or look.disk_fault:
+            return False
+        if self._follower.member_of(look) not in facts.in_sync or self._rounds.pending:
+            return False
+        return (
+            next_role.is_open(facts, self._report_of(facts.primary))
+            and self._member.leader() is not None
+            and not self._member.ended()
+        )
 
     async def _turn(self) -> None:
         facts = self._facts()
@@ -248,6 +289,7 @@ class Replication:
         self._heed_notice()
         self.finder.note_fault(self._member.quorum_fault() or self.seen.cut_off())
         self._keep_set()
+        self._turn_s = self._next_s()
         self._say()
 
     def _heed_notice(self) -> None:
@@ -295,7 +337,10 @@ class Replication:
         report = dataclasses.replace(report, stopping=self._stopping or bool(self._store_stops))
         now = self._said is None or report.acted_on != self._said.acted_on
         self._said = report
-        self._member.say_store(report.plain(), now)
+        rests = self._turn_s >= REST_S * min(1.0, self._pace)
+        self._member.say_store(
+            report.plain(), now, self._turn_s + STANDS_S * self._pace if rests else 0.0
+        )
 
     def _yields(self, why: str) -> None:
         """Ask that another store be the primary: the set cannot be kept here."""

@@ -12,7 +12,7 @@ from tidewarden.histograms import FAILOVERS, Family
 from tidewarden.raft.store_facts import StoreFacts, majority_of, read_set, set_text
 
 from .store_changes import RECOVERED, StoreChange, changes_between
-from .store_report import DISK_FULL, StoreReport, read_report
+from .store_report import DISK_FULL, ReadReports, StoreReport
 
 log = logging.getLogger("tidewarden.daemon")
 
@@ -72,6 +72,7 @@ class StoreStatus:
         self._backlog_bytes = backlog_bytes
         self._on_change = on_change
         self._proposal, self._stuck = proposal, stuck
+        self._reports = ReadReports()
         self._facts: StoreFacts | None = None
         self._open_view = 0
         """The view in which a primary was last known to be open, and when that was heard last."""
@@ -363,7 +364,7 @@ class StoreStatus:
 
     def _report(self, node: str) -> tuple[float, StoreReport] | None:
         heard = self._stores.store_reports().get(node)
-        report = read_report(heard[1]) if heard else None
+        report = self._reports.of(node, heard[1]) if heard else None
         return (heard[0], report) if heard and report else None
 
 
