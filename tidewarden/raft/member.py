@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, rest
 from tidewarden.config.load import Config
 from tidewarden.errors import BadArg, ConfigError, Draining, Internal, NoLeader, Timeout
 from tidewarden.histograms import ELECTIONS, Family
@@ -327,7 +327,7 @@ class RaftMember:
             view = self._view()
             if view is not None and (problem := state.must_not_start_because(view, self._config)):
                 raise ConfigError([problem])
-            await sleep(self._clock, self._times.orphan_s / 4)
+            await rest(self._clock, self._times.orphan_s / 4)
 
     def status(self) -> dict[str, Any]:
         """
@@ -506,7 +506,7 @@ class RaftMember:
             if self._running is not None:
                 self._running.stores.beat()
             loop.call_soon(self._notice)
-            await sleep(self._clock, BEAT_S * self._config.raft.pace)
+            await rest(self._clock, BEAT_S * self._config.raft.pace)
 
     def _notice(self) -> None:
         view = self._view()

@@ -127,6 +127,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._round, self._polling, self._granted = 0, False, set[str]()
         self._stand, self._forced_term = False, -1
         self._led_term, self._led_since = -1, -math.inf
+        self._beat_due = 0.0
+        """When the heartbeat after the last one was due."""
 
     def _begin_membership(self, own: str, seeds: Mapping[str, str], joining: bool) -> None:
         self.own = own
@@ -316,6 +318,15 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         if self._SyncObj__raftState == LEADER:
             return not self._settled()
         return self._SyncObj__raftState == CANDIDATE or not self.knows_leader()
+
+    def awaits_acks(self) -> bool:
+        """
+        Tell, once for each heartbeat of this leader, whether nothing but its answers is waited for.
+        """
+        due, self._beat_due = self._beat_due, self._SyncObj__newAppendEntriesTime
+        if due == self._beat_due or self._SyncObj__raftState != LEADER or self._hurries():
+            return False
+        return bool(self._SyncObj__raftLog[-1][1] == self.raftCommitIndex)
 
     def is_sticky(self) -> bool:
         """

@@ -66,6 +66,11 @@ Longest message of a peer. A frame of 1 MiB could hold a GiB; the library's own 
 """
 PLAIN_BYTES_MAX = 1024
 """Longest message that is not compressed."""
+ACKS_S = 0.003
+"""
+So long a leader at rest waits behind its heartbeats before it looks at answers: they come together
+then, and the thread wakes once for all.
+"""
 HOUSEKEEPING_S = 0.05
 """Between two looks after links that are all well; a message of a peer is no reason for one."""
 COMPLAINT_S = 10.0
@@ -82,6 +87,9 @@ class LinkOwner(Protocol):
 
     def on_port_refused(self, node: TCPNode) -> None:
         """Note that no process has a member's port, whose link has ended."""
+
+    def awaits_acks(self) -> bool:
+        """Tell, once for each heartbeat, whether nothing but its answers is waited for."""
 
 
 class BoundedZlib:
@@ -469,10 +477,12 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         return (
             not (self._strangers or self._held or self._guests or self._probes.busy)
             and self._accepts
-            and all(self._syncObj.isNodeConnected(node) for node in self._nodes)
+            and len(self._syncObj._SyncObj__connectedNodes) == len(self._nodes)
         )
 
     def _onTick(self) -> None:
+        if self._syncObj.awaits_acks() and self.is_calm:
+            time.sleep(ACKS_S)
         now = self._clock.monotonic()
         if 0 <= now - self._kept < min(HOUSEKEEPING_S, self._times.link_s / 20) and self.is_calm:
             return

@@ -15,7 +15,7 @@ from typing import Any
 
 import hiredis
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, shared_turn, sleep
 from tidewarden.errors import Full, StoreDown
 
 from .connect import redact
@@ -406,7 +406,8 @@ class StoreConnection(asyncio.Protocol):
         """
         while not self._lost.is_set():
             try:
-                async with asyncio.timeout(STALL_S / 4):
+                limit_s = shared_turn(self._clock, STALL_S / 4) - self._clock.monotonic()
+                async with asyncio.timeout(limit_s):
                     await self._lost.wait()
             except TimeoutError:
                 silent_s = self._loop.time() - self._answered_at

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidewarden.clock import Clock, sleep_or
+from tidewarden.clock import Clock, shared_turn, sleep_or
 from tidewarden.errors import Error
 
 from .awake_time import AwakeTime
@@ -151,7 +151,7 @@ class Chooser:
 
     async def _rest(self) -> None:
         now_s = self._clock.monotonic()
-        until_s = now_s + (self._calm_s if self._is_calm() else ASK_S)
+        until_s = shared_turn(self._clock, self._calm_s) if self._is_calm() else now_s + ASK_S
         if self._election is not None and self._due_s > now_s:
             until_s = min(until_s, self._due_s)
         await sleep_or(self._woken, self._clock, until_s)

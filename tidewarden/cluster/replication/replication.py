@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tidewarden.clock import Clock, sleep, sleep_or
+from tidewarden.clock import Clock, shared_turn, sleep, sleep_or
 from tidewarden.config.load import Config
 from tidewarden.duties import Duties
 from tidewarden.errors import Error, StoreDown
@@ -249,7 +249,7 @@ class Replication:
         while True:
             self._woken.clear()
             await self._turn()
-            await sleep_or(self._woken, self._clock, self._clock.monotonic() + self._turn_s)
+            await sleep_or(self._woken, self._clock, shared_turn(self._clock, self._turn_s))
 
     def _next_s(self) -> float:
         """Return the seconds to the next look, sooner while an election waits for what it says."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from tidewarden.clock import Clock, sleep_or
+from tidewarden.clock import Clock, shared_turn, sleep_or
 from tidewarden.errors import Error, StoreDown
 from tidewarden.raft.store_facts import StoreFacts, StoreMember
 from tidewarden.store.durability.view_library import open_command
@@ -150,7 +150,7 @@ class SetRounds:
     async def _rest(self, keeper: SetKeeper | None) -> None:
         busy = self._clock.monotonic() < self._busy_until
         rest_s = self._times.idle_round_s if keeper is None else keeper.next_s(busy)
-        await sleep_or(self._wake, self._clock, self._clock.monotonic() + rest_s)
+        await sleep_or(self._wake, self._clock, shared_turn(self._clock, rest_s))
 
     async def _round(self, keeper: SetKeeper) -> bool:
         """Play one round; return whether another is due at once."""
