@@ -18,6 +18,7 @@ import pysyncobj.transport
 from pysyncobj import FAIL_REASON, SyncObjConf
 
 from . import files
+from .link_cipher import LinkCipher
 from .resolver import Resolver, looked_up
 from .state import Times
 from .wire import KEEPALIVE, BoundedZlib, RaftConnection
@@ -90,6 +91,7 @@ NAMES = Resolver(looked_up, library_now)
 def _guard() -> None:
     files.guard()
     pysyncobj.tcp_connection.zlib = BoundedZlib
+    pysyncobj.syncobj.getEncryptor = LinkCipher
     pysyncobj.node.globalDnsResolver = lambda: NAMES
     pysyncobj.tcp_server.TcpConnection = pysyncobj.transport.TcpConnection = RaftConnection
 

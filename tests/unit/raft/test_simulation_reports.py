@@ -61,6 +61,30 @@ def test_a_report_that_is_not_urgent_goes_with_heartbeats(monkeypatch: pytest.Mo
             }
 
 
+def test_who_stands_by_a_report_is_heard_with_every_message() -> None:
+    with World(1) as world:
+        leader = scenes.founded(world)
+        for address in world.alive():
+            say(world, address, (address,))
+        world.run(0.2)
+        speaker = others(world, leader)[0]
+
+        def silent_s() -> float:
+            """Since when the leader has heard of the speaker's store."""
+            voter = world.members[leader].voter
+            return voter.clock.monotonic() - voter.reports.heard[speaker.removesuffix(":1")][0]
+
+        world.run(1.0)
+        assert silent_s() > 1.0, "nothing was said"
+        voter = world.members[speaker].voter
+        voter.stands_until = voter.clock.monotonic() + 1.0
+        world.run(0.9)
+        assert silent_s() < 0.3
+        assert said(world, leader)[speaker.removesuffix(":1")] == (speaker,)
+        world.run(2.0)
+        assert silent_s() > 1.0, "it stands by it no more"
+
+
 def test_who_waits_to_be_let_in_is_heard_once_it_is() -> None:
     with World(2) as world:
         leader = scenes.founded(world)
