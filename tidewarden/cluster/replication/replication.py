@@ -23,13 +23,16 @@ from tidewarden.clock import Clock, shared_turn, sleep, sleep_or
 from tidewarden.config.load import Config
 from tidewarden.duties import Duties
 from tidewarden.errors import Error, StoreDown
+from tidewarden.peer_line import Mac
 from tidewarden.raft.store_facts import StoreFacts, StoreMember
 from tidewarden.store.embedded import discarded, stop_notice
 from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
+from tidewarden.store.embedded.detour import Carrier
 
 from . import next_role
 from .awake_time import AwakeTime
 from .chooser import Chooser
+from .detours import Detours
 from .follower import Follower
 from .last_resort import LastResort
 from .local_store import LocalStore
@@ -41,6 +44,7 @@ from .store_report import StoreReport
 from .store_route import StoreRoute
 from .store_status import StoreStatus
 from .switchover import Switchover
+from .way_around import primary_told
 
 log = logging.getLogger("tidewarden.cluster")
 
@@ -78,6 +82,7 @@ class Replication:
         duties: Duties,
         library: bytes,
         *,
+        detour_mac: Mac | None = None,
         on_change: Callable[[StoreChange], None] | None = None,
         recover_s: float = 0.0,
     ) -> None:
@@ -89,6 +94,7 @@ class Replication:
             address: ``host:port`` at which other nodes reach it.
             duties: keep this node's part going.
             library: the scripts that the store has as the primary, for ``FUNCTION LOAD``.
+            detour_mac: proves to other nodes who asks them to carry; None: none is asked.
             on_change: told of each change of the primary or the set.
             recover_s: so long after no store fits, a majority of the stores is enough; 0: never.
         """
@@ -121,6 +127,7 @@ class Replication:
             on_change=on_change,
             proposal=lambda: self._rounds.pending,
             stuck=lambda: self._chooser.why,
+            way=lambda: self._detours.shown(),
         )
         """What is shown of the stores, in status, metrics and by the doctor."""
         self._route = StoreRoute(config.node, folder)
@@ -138,6 +145,9 @@ class Replication:
         self._store = store
         awake = AwakeTime(clock, pace)
         self._chooser = Chooser(member, clock, awake, pace, recover_s, _event)
+        self._detours = Detours(member, self._chooser, clock, pace, config.node, detour_mac)
+        self._elsewhere: tuple[int, StoreMember] | None = None
+        """A primary of which others tell, and the facts here do not yet: see :mod:`.way_around`."""
         self._follower = Follower(
             member, store, clock, awake, pace, self._route, self._report_of, _event
         )
@@ -159,6 +169,7 @@ class Replication:
     async def start(self) -> None:
         """Begin; who is primary shows by :attr:`finder`."""
         self._member.on_stores = self._on_stores
+        await self._detours.start()
         works = {
             "own store": self._turns,
             "in-sync set": self._rounds.run,
@@ -193,6 +204,7 @@ class Replication:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._detours.stop()
         self._store.close()
 
     async def hand_over(self) -> None:
@@ -281,16 +293,33 @@ class Replication:
             next_role.is_open(facts, self._report_of(facts.primary))
             and self._member.leader() is not None
             and not self._member.ended()
+            and self._detours.hears(facts.primary)
+            and not self._detours.port_to(facts.primary)
         )
 
     async def _turn(self) -> None:
         facts = self._facts()
         await self._follower.turn(facts)
         self._heed_notice()
-        self.finder.note_fault(self._member.quorum_fault() or self.seen.cut_off())
+        self._look_around()
         self._keep_set()
         self._turn_s = self._next_s()
         self._say()
+
+    def _look_around(self) -> None:
+        """See how the primary is reached, and say so where that is another way than before."""
+        before, facts = self._elsewhere, self._member.store_facts()
+        self._elsewhere = primary_told(facts, self._chooser.reports())
+        if self._detours.look(self._primary()) or self._elsewhere != before:
+            self._tell_finder()
+        goes = self._detours.serves or self._elsewhere is not None
+        self.finder.note_fault(self._member.quorum_fault() or ("" if goes else self.seen.cut_off()))
+
+    def _primary(self) -> str:
+        """Return the node whose store takes the writes, as far as is known here."""
+        if self._elsewhere is not None:
+            return self._elsewhere[1].node
+        return self._member.store_facts().primary
 
     def _heed_notice(self) -> None:
         """Prepare for the end of a store that another process is about to stop."""
@@ -367,9 +396,11 @@ class Replication:
         self._rounds.wake()
 
     def _tell_finder(self) -> None:
-        facts = self._member.store_facts()
-        report = self._report_of(facts.primary)
-        if not facts.view:
+        facts, node = self._member.store_facts(), self._primary()
+        report = self._report_of(node)
+        if self._elsewhere is not None and report is not None and report.address:
+            self._lead_to(node, report)
+        elif not facts.view:
             self.finder.tell("", self._chooser.why or self.seen.fault())
         elif (
             report is None
@@ -378,23 +409,31 @@ class Replication:
         ):
             self.finder.tell("", f"{facts.primary}'s store is not open yet, in view {facts.view}")
         else:
-            user, password = "default", self._credentials.client
-            self.finder.tell(self._url(facts.primary, report.address, user, password), "")
+            self._lead_to(node, report)
+
+    def _lead_to(self, node: str, report: StoreReport) -> None:
+        user, password, by = "default", self._credentials.client, self._detours.port_to(node)
+        self.finder.tell(self._url(node, report.address, user, password, by), "")
 
     def _report_of(self, node: str) -> StoreReport | None:
         return self._chooser.reports().get(node)
 
-    def _url(self, node: str, address: str, user: str, password: str) -> str:
+    def _url(self, node: str, address: str, user: str, password: str, by: int = 0) -> str:
         if node == self._member.name:
             path = quote(str(self._socket_path))
             return f"unix://{quote(user)}:{quote(password, safe='')}@{path}"
-        return self._route.url(address, user, password)
+        return self._route.url(address, user, password, by)
 
     def _order_url(self, node: str) -> str:
         report = self._report_of(node)
         if report is None or not report.address:
             raise StoreDown(f"nothing was heard of {node}'s store yet")
         return self._url(node, report.address, DAEMON, self._credentials.daemon)
+
+    @property
+    def carrier(self) -> Carrier | None:
+        """Return what carries other nodes' connections; None: nothing does."""
+        return self._detours.carrier
 
     # What operators ask: see :class:`tidewarden.server.services.StoreOperations`.
 

@@ -1,0 +1,284 @@
+"""
+Leads connections to a store around a cut link, by way of a node that reaches the store's host.
+
+Two halves, at the HTTP ports that nodes have anyway (:data:`PATH`, a WebSocket for each
+connection):
+
+- :class:`Detour` listens at a port of loopback. Each connection to it goes to a carrier, which is
+  asked for the store of a node.
+- :class:`Carrier` connects there and passes the bytes on, in both directions.
+
+The carrier sees what the network between the hosts would: the store's own login, and its TLS where
+the stores have it, are between the two ends. Both sides prove by the cluster's secret that they are
+nodes of the cluster; the answer's proof covers the question, and the question's what the carrier
+drew for it. Both bound how many connections they carry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import aiohttp
+import msgspec
+
+from tidewarden.clock import Clock
+from tidewarden.config.addresses import parse_address
+from tidewarden.errors import StoreDown
+from tidewarden.peer_line import HTTP_PORT, Mac, mac_for
+
+from .tunnel import Door, Guest
+from .tunnel_relay import mind_its_silence
+
+PATH = "/internal/carry"
+STEP_S = 2.0
+"""Longest that a step of the greeting, or the connection to the store, may take."""
+ALIVE_S = 2.0
+"""A side that hears nothing asks so often whether the other is there, and waits half of it."""
+LINES_MAX = 64
+"""Connections that take a detour; a node's own are a dozen for each of its processes."""
+CARRIED_MAX = 256
+"""Connections that one node carries for all others."""
+PIECE_BYTES = 64 * 1024
+MESSAGE_BYTES_MAX = 4 * PIECE_BYTES
+
+
+class Line(Protocol):
+    """Is a WebSocket of aiohttp, at either end."""
+
+    async def receive(self) -> aiohttp.WSMessage: ...
+    async def send_bytes(self, data: bytes, /) -> None: ...
+    async def close(self) -> Any: ...
+
+
+class Errand(msgspec.Struct, frozen=True, array_like=True):
+    """Asks a node to carry one connection."""
+
+    nonce: bytes
+    carrier: str
+    """Who is asked: at an address that is no longer its, another would carry."""
+    node: str
+    """Whose store it leads to."""
+
+
+def mac_of(cluster_secret: str) -> Mac:
+    """Return the MACs of nodes that share this secret."""
+    return mac_for(cluster_secret, b"tidewarden detours between nodes 1")
+
+
+class Detour:
+    """
+    Leads connections to the store of :attr:`node`, from a port of loopback.
+
+    Args:
+        mac: proves who asks, and who answers.
+        carriers: the nodes that may be asked now, and where they listen (``host:base_port``).
+        tls: whether their ports speak TLS.
+    """
+
+    def __init__(
+        self, mac: Mac, clock: Clock, carriers: Callable[[], Mapping[str, str]], *, tls: bool
+    ) -> None:
+        self.node = ""
+        """Whose store connections are led to; empty: nobody's."""
+        self.carrier = ""
+        """Who carried last; empty: nobody yet."""
+        self.why = ""
+        """Why the last connection was not carried; empty: it was."""
+        self._mac, self._carriers = mac, carriers
+        self._scheme = "https" if tls else "http"
+        self._door = Door("detour", clock, self._lead, LINES_MAX)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises: OSError."""
+        await self._door.open("127.0.0.1", 0)
+
+    async def stop(self) -> None:
+        """Listen no more, and close every connection."""
+        await self._door.close()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @property
+    def port(self) -> int:
+        """Return the port of loopback that leads to the store."""
+        return self._door.port
+
+    @property
+    def connections(self) -> int:
+        """Return how many connections take the detour."""
+        return len(self._door.guests)
+
+    async def _lead(self, guest: Guest) -> None:
+        if len(self._door.guests) > LINES_MAX:
+            self._door.refuse(guest, f"there are {LINES_MAX} others")
+            return
+        reader, writer = await asyncio.open_connection(sock=guest.socket)
+        try:
+            line = await self._carried()
+            guest.know()
+            await pass_on(line, reader, writer)
+        except StoreDown as error:
+            self.why = str(error)
+        finally:
+            writer.close()
+
+    async def _carried(self) -> Line:
+        """Return a line to the store by the first node that carries. Raises: StoreDown."""
+        node, carriers = self.node, self._carriers()
+        why = f"no other node is heard that could pass on what {node}'s store is sent"
+        for name in sorted(carriers, key=lambda name: (name != self.carrier, name)):
+            try:
+                async with asyncio.timeout(2 * STEP_S):
+                    line = await self._ask(name, carriers[name], node)
+            except TimeoutError:
+                why = f"{name} has not answered within {2 * STEP_S:g} s"
+            except (OSError, aiohttp.ClientError, ValueError) as error:
+                why = f"{name}: {str(error) or type(error).__name__}"
+            except StoreDown as error:
+                why = f"{name}: {error}"
+            else:
+                self.carrier, self.why = name, ""
+                return line
+        raise StoreDown(why)
+
+    async def _ask(self, name: str, address: str, node: str) -> Line:
+        """Raises: StoreDown: it does not carry; OSError, aiohttp.ClientError, ValueError."""
+        if self._session is None:
+            # the proofs say who answers; a node's certificate need not be one that is trusted here
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=False, limit=LINES_MAX), trust_env=False
+            )
+        host, _, port = address.rpartition(":")
+        url = f"{self._scheme}://{host}:{int(port) + HTTP_PORT}{PATH}"
+        line = await self._session.ws_connect(
+            url, heartbeat=ALIVE_S, max_msg_size=MESSAGE_BYTES_MAX
+        )
+        try:
+            drawn = await _received(line)
+            errand = msgspec.msgpack.encode(Errand(secrets.token_bytes(16), name, node))
+            await line.send_bytes(self._mac.of(drawn, errand) + errand)
+            refusal = self._mac.open(await _received(line), b"reply", errand)
+            if refusal is None:
+                raise StoreDown("what answers there does not know the cluster's secret")
+            if refusal:
+                raise StoreDown(refusal.decode(errors="replace"))
+        except BaseException:
+            await line.close()
+            raise
+        return line
+
+
+class Carrier:
+    """
+    Carries other nodes' connections to stores.
+
+    Args:
+        name: this node's.
+        reach: gives the address of a node's store, ``host:port``, where this node reaches it.
+            Raises: StoreDown: it does not, or should not; why.
+    """
+
+    def __init__(self, name: str, mac: Mac, reach: Callable[[str], str]) -> None:
+        self._name, self._mac, self._reach = name, mac, reach
+        self._lines: set[Line] = set()
+
+    @property
+    def connections(self) -> int:
+        """Return how many connections are carried."""
+        return len(self._lines)
+
+    async def serve(self, line: Line, known: Callable[[], None]) -> None:
+        """
+        Carry one connection, until either end closes it.
+
+        ``known`` is called once whoever asks has proved to be a node.
+        """
+        try:
+            drawn = os.urandom(32)
+            async with asyncio.timeout(STEP_S):
+                await line.send_bytes(drawn)
+                errand = self._mac.open(await _received(line), drawn)
+            if errand is None:
+                return
+            known()
+            reader, writer = await self._connected(line, errand)
+        except (TimeoutError, OSError, aiohttp.ClientError, StoreDown):
+            return  # whoever asked was told, or has gone
+        self._lines.add(line)
+        try:
+            await pass_on(line, reader, writer)
+        finally:
+            self._lines.discard(line)
+
+    async def close(self) -> None:
+        """End what is carried: its ends find other ways."""
+        await asyncio.gather(*(line.close() for line in [*self._lines]), return_exceptions=True)
+
+    async def _connected(
+        self, line: Line, errand: bytes
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the store, and tell whoever asked. Raises: StoreDown: it is refused."""
+        try:
+            asked = msgspec.msgpack.decode(errand, type=Errand)
+            if asked.carrier != self._name:
+                raise StoreDown(f"this is {self._name}")
+            if len(self._lines) >= CARRIED_MAX:
+                raise StoreDown(f"it carries {CARRIED_MAX} connections already")
+            place = parse_address(self._reach(asked.node))
+            if place is None:
+                raise StoreDown("it does not know where that store is")
+            async with asyncio.timeout(STEP_S):
+                reader, writer = await asyncio.open_connection(*place, limit=PIECE_BYTES)
+            mind_its_silence(writer.get_extra_info("socket"))
+        except (msgspec.DecodeError, StoreDown, OSError, TimeoutError) as error:
+            said = str(error) or "the store has not answered in time"
+            await self._answer(line, errand, said.encode())
+            raise StoreDown(said) from None
+        try:
+            await self._answer(line, errand, b"")
+        except BaseException:
+            writer.close()
+            raise
+        return reader, writer
+
+    async def _answer(self, line: Line, errand: bytes, refusal: bytes) -> None:
+        await line.send_bytes(self._mac.of(b"reply", errand, refusal) + refusal)
+
+
+async def _received(line: Line) -> bytes:
+    """Raises: ConnectionError: the line ended, or brought something else."""
+    message = await line.receive()
+    if message.type is not aiohttp.WSMsgType.BINARY:
+        raise ConnectionError("the connection was closed during the greeting")
+    return bytes(message.data)
+
+
+async def pass_on(line: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass bytes on between a line and a connection, both ways, until either ends; close both."""
+
+    async def out() -> None:
+        while data := await reader.read(PIECE_BYTES):
+            await line.send_bytes(data)
+
+    async def back() -> None:
+        while (message := await line.receive()).type is aiohttp.WSMsgType.BINARY:
+            writer.write(message.data)
+            await writer.drain()
+
+    ways = [asyncio.create_task(out()), asyncio.create_task(back())]
+    try:
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError, aiohttp.ClientError, RuntimeError):
+            await line.close()
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
