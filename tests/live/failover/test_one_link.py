@@ -60,7 +60,7 @@ class Writer:
             while not self._stop.wait(0.02):
                 number += 1
                 try:
-                    client.execute_command("PUT", QUEUE, "x", "ID", f"{id(self)}-{number}")
+                    client.execute_command("Q.PUT", QUEUE, "x", "ID", f"{id(self)}-{number}")
                     self.answered_s.append(time.monotonic())
                 except redis.RedisError as error:
                     self.refused.append(str(error))

@@ -79,6 +79,7 @@ class Detours:
         self._way.look(self._clock.monotonic(), primary, silence, leads=self._member.is_leader())
         now = self.port_to(primary)
         if now and not before:
+            self._detour.carrier = self._detour.why = ""
             names = ", ".join(sorted(self._way.carriers(silence)))
             log.warning(
                 "%s is not heard: calls to its store go by way of another node (%s) until it is"

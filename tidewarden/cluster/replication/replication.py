@@ -147,7 +147,7 @@ class Replication:
         self._chooser = Chooser(member, clock, awake, pace, recover_s, _event)
         self._detours = Detours(member, self._chooser, clock, pace, config.node, detour_mac)
         self._elsewhere: tuple[int, StoreMember] | None = None
-        """A primary of which others tell, and the facts here do not yet: see :mod:`.way_around`."""
+        """What :meth:`_told_of` returned at the last look."""
         self._follower = Follower(
             member, store, clock, awake, pace, self._route, self._report_of, _event
         )
@@ -308,8 +308,7 @@ class Replication:
 
     def _look_around(self) -> None:
         """See how the primary is reached, and say so where that is another way than before."""
-        before, facts = self._elsewhere, self._member.store_facts()
-        self._elsewhere = primary_told(facts, self._chooser.reports())
+        before, self._elsewhere = self._elsewhere, self._told_of()
         if self._detours.look(self._primary()) or self._elsewhere != before:
             self._tell_finder()
         goes = self._detours.serves or self._elsewhere is not None
@@ -317,9 +316,13 @@ class Replication:
 
     def _primary(self) -> str:
         """Return the node whose store takes the writes, as far as is known here."""
-        if self._elsewhere is not None:
-            return self._elsewhere[1].node
-        return self._member.store_facts().primary
+        told = self._told_of()
+        return self._member.store_facts().primary if told is None else told[1].node
+
+    def _told_of(self) -> tuple[int, StoreMember] | None:
+        """Return a primary of which others tell, and the facts here do not yet."""
+        told = primary_told(self._member.store_facts(), self._chooser.reports())
+        return None if told is None or told[1].node == self._member.name else told
 
     def _heed_notice(self) -> None:
         """Prepare for the end of a store that another process is about to stop."""
@@ -398,7 +401,7 @@ class Replication:
     def _tell_finder(self) -> None:
         facts, node = self._member.store_facts(), self._primary()
         report = self._report_of(node)
-        if self._elsewhere is not None and report is not None and report.address:
+        if self._told_of() is not None and report is not None and report.address:
             self._lead_to(node, report)
         elif not facts.view:
             self.finder.tell("", self._chooser.why or self.seen.fault())

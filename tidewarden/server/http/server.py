@@ -72,8 +72,11 @@ Inner = Callable[[bytes], bytes | None]
 LineOpener = Callable[[web.WebSocketResponse, Callable[[], None]], Awaitable[None]]
 LINE_BYTES_MAX = 262_144
 """Longest message of another node on a line."""
-LINE_ALIVE_S = 2.0
-"""A line on which nothing was heard is asked so often whether the other end is there."""
+LINE_ALIVE_S, LINE_CLOSE_S = 2.0, 1.0
+"""
+A line on which nothing was heard is asked so often whether the other end is there; and a line that
+is closed waits so long for the other end to do so.
+"""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -373,7 +376,10 @@ class HttpServer:
     async def _open_line(self, request: web.Request) -> web.StreamResponse:
         """Serve a line of another node, which proves itself on it."""
         line = web.WebSocketResponse(
-            heartbeat=LINE_ALIVE_S, compress=False, max_msg_size=LINE_BYTES_MAX
+            heartbeat=LINE_ALIVE_S,
+            timeout=LINE_CLOSE_S,
+            compress=False,
+            max_msg_size=LINE_BYTES_MAX,
         )
         if not line.can_prepare(request).ok:
             return web.Response(status=403)

@@ -39,6 +39,8 @@ STEP_S = 2.0
 """Longest that a step of the greeting, or the connection to the store, may take."""
 ALIVE_S = 2.0
 """A side that hears nothing asks so often whether the other is there, and waits half of it."""
+CLOSE_S = 1.0
+"""How long a side that closes waits for the other to do so."""
 LINES_MAX = 64
 """Connections that take a detour; a node's own are a dozen for each of its processes."""
 CARRIED_MAX = 256
@@ -158,7 +160,10 @@ class Detour:
         host, _, port = address.rpartition(":")
         url = f"{self._scheme}://{host}:{int(port) + HTTP_PORT}{PATH}"
         line = await self._session.ws_connect(
-            url, heartbeat=ALIVE_S, max_msg_size=MESSAGE_BYTES_MAX
+            url,
+            heartbeat=ALIVE_S,
+            max_msg_size=MESSAGE_BYTES_MAX,
+            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
         )
         try:
             drawn = await _received(line)
