@@ -171,7 +171,9 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._carriers: set[str] = set()
         """Addresses of linked members that read reports which go with other messages."""
         self._untold: set[str] = set()
-        """Those of them that have not been told the own report."""
+        """Those of them that the newest report is yet to go to, with a message."""
+        self._told: set[str] = set()
+        """Addresses of members that were told something over the link that there is now."""
         self._believers: set[str] = set()
         """Addresses of linked members that take any message for a report that is stood by."""
         self._stores_read: tuple[Any, StoreFacts] = (None, StoreFacts())
@@ -604,31 +606,46 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         now = now or bool(self.ended)  # who is to be the primary is about to be chosen by it
         self._own_report = report
         others = self._SyncObj__otherNodes | self._SyncObj__readonlyNodes
-        for node in sorted(others, key=lambda node: str(node.id)):
-            if now or node.id not in self._carriers or node.id in self._untold:
-                self._untold.discard(node.id)
-                said = {"type": "store_report", "report": report, "carries": True, "believes": True}
-                self._SyncObj__transport.send(node, said)
+        linked = others & self._SyncObj__connectedNodes
+        for node in sorted(linked, key=lambda node: str(node.id)):
+            waits = node.id in self._carriers & self._believers and node.id not in self._untold
+            if now or not waits:
+                self._SyncObj__transport.send(node, {"type": "store_report"} | self._tell(node))
             else:
                 self._untold.add(node.id)
+
+    def _tell(self, node: Node) -> Message:
+        """
+        Return the own report as every message tells it, which is about to leave.
+
+        A member that was told nothing else yet has to know that this one reads what goes with
+        other messages: else it would never send anything so.
+        """
+        self._untold.discard(node.id)
+        self._told.add(node.id)
+        return {"report": self._own_report, "carries": True, "believes": True}
 
     def carried(self, node: Node, message: Message) -> Message:
         """
         Return what goes with a message to ``node``.
 
         That is a report that it was not told yet; or that this node stands by what it told, which a
-        member of a former version takes from the report alone.
+        member of a former version takes from the report alone. Nothing is stood by that it was not
+        told.
         """
         believes, kind = node.id in self._believers, message["type"]
         carries = kind in CARRYING and (believes or kind != "ping")
-        if carries and node.id in self._untold:
-            self._untold.discard(node.id)
-            return {"report": self._own_report}
-        if not self._own_report or self.clock.monotonic() >= self.stands_until:
+        if node.id in self._untold:
+            return self._tell(node) if carries else {}
+        if not self._stands():
             return {}
-        if believes:
+        if believes and node.id in self._told:
             return {"stands": True}
-        return {"report": self._own_report} if carries and node.id in self._carriers else {}
+        return self._tell(node) if carries and node.id in self._carriers else {}
+
+    def _stands(self) -> bool:
+        """Tell whether this node stands by its report: where its loop hangs, it does not."""
+        return bool(self._own_report) and self.clock.monotonic() < self.stands_until
 
     # Deaths of members.
 
@@ -661,18 +678,25 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             self._judge_ended()
 
     def _SyncObj__onNodeConnected(self, node: Node) -> None:
+        if node in self._SyncObj__connectedNodes:  # this link takes the place of another
+            self._forget_link(node)
         super()._SyncObj__onNodeConnected(node)
         self._lives(self._names.get(node.id, ""))
         if self._found_ended:
             self._say_ended(node)
+        if self._stands() and node in self._SyncObj__otherNodes | self._SyncObj__readonlyNodes:
+            self._SyncObj__transport.send(node, {"type": "store_report"} | self._tell(node))
 
     def _SyncObj__onNodeDisconnected(self, node: Node) -> None:
         super()._SyncObj__onNodeDisconnected(node)
         self._said_ended.pop(self._names.get(node.id, ""), None)
-        self._carriers.discard(node.id)  # it may come back as another version
-        self._believers.discard(node.id)
-        self._untold.discard(node.id)
+        self._forget_link(node)
         self._judge_ended()
+
+    def _forget_link(self, node: Node) -> None:
+        """Forget what a member can read, and what it was told: it may be another version now."""
+        for known in (self._carriers, self._believers, self._untold, self._told):
+            known.discard(node.id)
 
     def _judge_ended(self) -> None:
         linked = {self._names.get(node.id, "") for node in self._SyncObj__connectedNodes}
