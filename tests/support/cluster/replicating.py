@@ -70,11 +70,22 @@ class PlayedSeat:
 
     def __init__(self, name: str, raft: PlayedRaft) -> None:
         self.name, self.raft = name, raft
-        self.up = True
+        self._up = True
         self.on_stores: Callable[[], None] = lambda: None
         self.known = StoreFacts()
         self.heard: dict[str, tuple[float, tuple[Any, ...]]] = {}
         self.stands_until = 0.0
+
+    @property
+    def up(self) -> bool:
+        """Whether it hears the others, and is heard."""
+        return self._up
+
+    @up.setter
+    def up(self, up: bool) -> None:
+        for seat in self.raft.seats.values():  # what was heard until now was
+            seat.heard = seat.store_reports()
+        self._up = up
 
     def learn(self) -> None:
         if self.up and self.known is not self.raft.facts:
