@@ -79,7 +79,7 @@ class Follower:
         """The view that this process has opened last, and the start of the store it was."""
         self.state = StoreState(answered_s=clock.monotonic())
         self.misses = False
-        """Whether the store was asked something that it did not answer, or refused."""
+        """Whether the store did not answer the last look. An order that it refuses is an answer."""
         self._disk_looked_s = self._disk_full_s = -math.inf
         self._cut_short = False
         """Whether a write of the store's log failed, and the log was not begun anew since."""
@@ -100,7 +100,6 @@ class Follower:
                 if not await self._step(facts, look):
                     break
                 look = await self._look()
-            self.misses = False
         except (StoreDown, OSError) as error:
             self._missed(facts, error)
 
@@ -127,6 +126,7 @@ class Follower:
             state.answered_s = self._clock.monotonic()
         self.misses = True
         look = await self._store.look()
+        self.misses = False
         if look.node != self._member.name:
             raise StoreDown(f"the store in {self._store.folder} is of the node {look.node!r}")
         if state.look is None or state.look.incarnation != look.incarnation:
@@ -166,7 +166,7 @@ class Follower:
             name, facts, look, primary, (self._followed, same_place), self._let_in == key
         )
         state = self.state
-        state.why, state.another_please = "", False
+        state.another_please = False
         match step:
             case next_role.Stay(why, another_please):
                 state.why, state.another_please = why, another_please
@@ -189,6 +189,7 @@ class Follower:
                 missed = _may_be_missed(facts, look.data, primary)
                 await self._follow(facts, look, address, missed if diverged else None)
                 return False
+        state.why = ""  # not before: what is refused again and again is said once
         return True
 
     async def _promote(self, facts: StoreFacts, look: StoreLook, key: str) -> bool:
@@ -202,7 +203,7 @@ class Follower:
         await self._store.promote(facts.view, in_sync, member)
         # Whoever keeps the set has to know that nobody before this process opened the view.
         self.opened = facts.view, member
-        self._let_in, self._followed = key, 0
+        self._let_in, self._followed, self.state.why = key, 0, ""
         self._on_event(f"{member.node}'s store is the primary, in view {facts.view}")
         return True
 
