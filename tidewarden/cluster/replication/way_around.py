@@ -63,6 +63,8 @@ class WayAround:
     """Whether the primary is gone to by way of another node."""
     primary: str = ""
     """Of the last look."""
+    _began_s: float | None = None
+    """When it was looked at first: what was not heard since then may just not have come yet."""
     _heard_since_s: float | None = None
     """Since when the primary's node is heard again; None: it is not."""
     _back_s: float = 0.0
@@ -74,12 +76,14 @@ class WayAround:
         """
         Return whether to go by way of another node from now on.
 
-        ``silence``: seconds since each node was heard, this one awake. ``leads``: this node leads
-        Raft, and replaces a primary that it does not hear.
+        ``silence``: seconds since each node was heard, this one awake; one that is not there was
+        never heard. ``leads``: this node leads Raft, and replaces a primary that it does not hear.
         """
+        if self._began_s is None:
+            self._began_s = now_s
         if primary != self.primary:
             self.primary, self.is_taken, self._heard_since_s = primary, False, None
-        silent_s = silence.get(primary, float("inf"))
+        silent_s = silence.get(primary, now_s - self._began_s)
         if primary in ("", self.own) or leads:
             self.is_taken = False
         elif not self.is_taken:
