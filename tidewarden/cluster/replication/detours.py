@@ -40,7 +40,9 @@ class Detours:
         self.carrier: Carrier | None = None
         """Serves the other nodes, at a door of this one; None: it does not."""
         if mac is not None:
-            self._detour = Detour(mac, clock, self._carriers, tls=bool(node.tls_cert))
+            self._detour = Detour(
+                mac, clock, self._carriers, self._address, tls=bool(node.tls_cert)
+            )
             self.carrier = Carrier(member.name, mac, self._reach)
 
     async def start(self) -> None:
@@ -62,8 +64,9 @@ class Detours:
 
     @property
     def serves(self) -> bool:
-        """Return whether the primary is reached by way of another node."""
-        return self._detour is not None and self._way.is_taken and not self._detour.why
+        """Return whether the primary is reached by way of another node, as was proved last."""
+        detour = self._detour
+        return detour is not None and self._way.is_taken and bool(detour.carrier) and not detour.why
 
     def hears(self, node: str) -> bool:
         """Return whether that node was heard a moment ago."""
@@ -75,9 +78,9 @@ class Detours:
         if self._detour is None:
             return False
         before, silence = self.port_to(primary), self._silence()
-        self._detour.node = primary
         self._way.look(self._clock.monotonic(), primary, silence, leads=self._member.is_leader())
         now = self.port_to(primary)
+        self._detour.node = primary if now else ""
         if now and not before:
             self._detour.carrier = self._detour.why = ""
             names = ", ".join(sorted(self._way.carriers(silence)))
@@ -115,13 +118,16 @@ class Detours:
             if name in names
         }
 
-    def _reach(self, node: str) -> str:
-        """Return the address of that node's store, for another node. Raises: StoreDown."""
+    def _address(self, node: str) -> str:
+        """Return where that node's store is, as it said itself. Raises: StoreDown."""
         report = self._chooser.reports().get(node)
         if node not in self._member.seats() or report is None or not report.address:
             raise StoreDown(f"it knows no store of {node}")
+        return report.address
+
+    def _reach(self, node: str) -> str:
+        """Return the same for another node, which asks to be carried. Raises: StoreDown."""
+        address = self._address(node)
         if not self.hears(node):
             raise StoreDown(f"it does not hear {node} either")
-        if self.port_to(node):
-            raise StoreDown(f"it reaches {node} by way of others itself")
-        return report.address
+        return address

@@ -70,8 +70,8 @@ BODY_S = 30.0  # longest that a request's body may take to come in, however slow
 INTERNAL_BYTES = 4096
 Inner = Callable[[bytes], bytes | None]
 LineOpener = Callable[[web.WebSocketResponse, Callable[[], None]], Awaitable[None]]
-LINE_BYTES_MAX = 262_144
-"""Longest message of another node on a line."""
+LINE_BYTES_MAX = 65_536
+"""Longest message of another node on a line, and of a stranger that has yet to prove itself."""
 LINE_ALIVE_S, LINE_CLOSE_S = 2.0, 1.0
 """
 A line on which nothing was heard is asked so often whether the other end is there; and a line that

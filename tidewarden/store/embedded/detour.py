@@ -5,7 +5,7 @@ Two halves, at the HTTP ports that nodes have anyway (:data:`PATH`, a WebSocket 
 connection):
 
 - :class:`Detour` listens at a port of loopback. Each connection to it goes to a carrier, which is
-  asked for the store of a node.
+  asked for the store of a node; or, where none carries, to that store itself.
 - :class:`Carrier` connects there and passes the bytes on, in both directions.
 
 The carrier sees what the network between the hosts would: the store's own login, and its TLS where
@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 import aiohttp
@@ -34,19 +35,26 @@ from tidewarden.peer_line import HTTP_PORT, Mac, mac_for
 from .tunnel import Door, Guest
 from .tunnel_relay import mind_its_silence
 
+log = logging.getLogger("tidewarden.store")
+
 PATH = "/internal/carry"
 STEP_S = 2.0
-"""Longest that a step of the greeting, or the connection to the store, may take."""
+"""Longest that a stranger may take to prove itself, or the connection to the store."""
+ASKED_S = 1.5
+"""
+Longest that all carriers together are asked, each for its share: who connects waits for 5 s, and
+the store itself is tried after them.
+"""
 ALIVE_S = 2.0
 """A side that hears nothing asks so often whether the other is there, and waits half of it."""
 CLOSE_S = 1.0
-"""How long a side that closes waits for the other to do so."""
+"""How long a side that closes waits for the other to do so, and to take what is left for it."""
 LINES_MAX = 64
 """Connections that take a detour; a node's own are a dozen for each of its processes."""
 CARRIED_MAX = 256
 """Connections that one node carries for all others."""
-PIECE_BYTES = 64 * 1024
-MESSAGE_BYTES_MAX = 4 * PIECE_BYTES
+PIECE_BYTES = 32 * 1024
+MESSAGE_BYTES_MAX = 2 * PIECE_BYTES
 
 
 class Line(Protocol):
@@ -76,22 +84,34 @@ class Detour:
     """
     Leads connections to the store of :attr:`node`, from a port of loopback.
 
+    One that no other node carries goes to the store itself: it is no worse off than without a
+    detour, as where Raft's link alone is cut.
+
     Args:
         mac: proves who asks, and who answers.
         carriers: the nodes that may be asked now, and where they listen (``host:base_port``).
-        tls: whether their ports speak TLS.
+        address: gives that of a node's store, ``host:port``. Raises: StoreDown: it is not known.
+        tls: whether the carriers' ports speak TLS.
     """
 
     def __init__(
-        self, mac: Mac, clock: Clock, carriers: Callable[[], Mapping[str, str]], *, tls: bool
+        self,
+        mac: Mac,
+        clock: Clock,
+        carriers: Callable[[], Mapping[str, str]],
+        address: Callable[[str], str],
+        *,
+        tls: bool,
     ) -> None:
         self.node = ""
-        """Whose store connections are led to; empty: nobody's."""
+        """Whose store connections are led to; empty: nobody's, and none is taken."""
         self.carrier = ""
         """Who carried last; empty: nobody yet."""
         self.why = ""
         """Why the last connection was not carried; empty: it was."""
-        self._mac, self._carriers = mac, carriers
+        self.connections = 0
+        """Those that another node carries now."""
+        self._mac, self._carriers, self._address = mac, carriers, address
         self._scheme = "https" if tls else "http"
         self._door = Door("detour", clock, self._lead, LINES_MAX)
         self._session: aiohttp.ClientSession | None = None
@@ -112,35 +132,58 @@ class Detour:
         """Return the port of loopback that leads to the store."""
         return self._door.port
 
-    @property
-    def connections(self) -> int:
-        """Return how many connections take the detour."""
-        return len(self._door.guests)
-
     async def _lead(self, guest: Guest) -> None:
-        if len(self._door.guests) > LINES_MAX:
-            self._door.refuse(guest, f"there are {LINES_MAX} others")
-            return
-        reader, writer = await asyncio.open_connection(sock=guest.socket)
+        node = self.node
+        reader, writer = await asyncio.open_connection(sock=guest.socket, limit=PIECE_BYTES)
         try:
-            line = await self._carried()
-            guest.know()
-            await pass_on(line, reader, writer)
-        except StoreDown as error:
-            self.why = str(error)
+            if not node:
+                self._door.refuse(guest, "there is no detour now")
+            elif len(self._door.guests) > LINES_MAX:
+                self._door.refuse(guest, f"there are {LINES_MAX} others")
+            elif (line := await self._carried(node)) is not None:
+                await self._lead_around(guest, line, reader, writer)
+            else:
+                await self._lead_straight(guest, node, reader, writer)
         finally:
-            writer.close()
+            await _close(writer)
 
-    async def _carried(self) -> Line:
-        """Return a line to the store by the first node that carries. Raises: StoreDown."""
-        node, carriers = self.node, self._carriers()
+    async def _lead_around(
+        self, guest: Guest, line: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        guest.know()
+        self.connections += 1
+        try:
+            await pass_on(line, reader, writer)
+        finally:
+            self.connections -= 1
+
+    async def _lead_straight(
+        self, guest: Guest, node: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            back, out = await _connect(self._address(node))
+        except (StoreDown, OSError, TimeoutError) as error:
+            log.debug("%s's store is not reached itself either: %s", node, error)
+            return
+        guest.know()
+        try:
+            await _run_both(_pump(reader, out), _pump(back, writer))
+        finally:
+            await _close(out)
+
+    async def _carried(self, node: str) -> Line | None:
+        """Return a line to the store by the first node that carries; None: :attr:`why` says why."""
+        carriers, loop = self._carriers(), asyncio.get_running_loop()
+        until = loop.time() + ASKED_S
         why = f"no other node is heard that could pass on what {node}'s store is sent"
-        for name in sorted(carriers, key=lambda name: (name != self.carrier, name)):
+        names = sorted(carriers, key=lambda name: (name != self.carrier, name))
+        for place, name in enumerate(names):
+            share_s = (until - loop.time()) / (len(names) - place)
             try:
-                async with asyncio.timeout(2 * STEP_S):
+                async with asyncio.timeout(share_s):
                     line = await self._ask(name, carriers[name], node)
             except TimeoutError:
-                why = f"{name} has not answered within {2 * STEP_S:g} s"
+                why = f"{name} has not answered in time"
             except (OSError, aiohttp.ClientError, ValueError) as error:
                 why = f"{name}: {str(error) or type(error).__name__}"
             except StoreDown as error:
@@ -148,14 +191,20 @@ class Detour:
             else:
                 self.carrier, self.why = name, ""
                 return line
-        raise StoreDown(why)
+        self.why = why
+        return None
 
     async def _ask(self, name: str, address: str, node: str) -> Line:
         """Raises: StoreDown: it does not carry; OSError, aiohttp.ClientError, ValueError."""
         if self._session is None:
+            straight = aiohttp.TraceConfig()
+            straight.on_request_redirect.append(_refuse_redirect)
             # the proofs say who answers; a node's certificate need not be one that is trusted here
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=False, limit=LINES_MAX), trust_env=False
+                connector=aiohttp.TCPConnector(ssl=False, limit=LINES_MAX),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trace_configs=[straight],
+                trust_env=False,
             )
         host, _, port = address.rpartition(":")
         url = f"{self._scheme}://{host}:{int(port) + HTTP_PORT}{PATH}"
@@ -214,11 +263,9 @@ class Carrier:
                 return
             known()
             reader, writer = await self._connected(line, errand)
+            await pass_on(line, reader, writer)
         except (TimeoutError, OSError, aiohttp.ClientError, StoreDown):
             return  # whoever asked was told, or has gone
-        self._lines.add(line)
-        try:
-            await pass_on(line, reader, writer)
         finally:
             self._lines.discard(line)
 
@@ -236,12 +283,8 @@ class Carrier:
                 raise StoreDown(f"this is {self._name}")
             if len(self._lines) >= CARRIED_MAX:
                 raise StoreDown(f"it carries {CARRIED_MAX} connections already")
-            place = parse_address(self._reach(asked.node))
-            if place is None:
-                raise StoreDown("it does not know where that store is")
-            async with asyncio.timeout(STEP_S):
-                reader, writer = await asyncio.open_connection(*place, limit=PIECE_BYTES)
-            mind_its_silence(writer.get_extra_info("socket"))
+            self._lines.add(line)  # before anything is waited for: others ask meanwhile
+            reader, writer = await _connect(self._reach(asked.node))
         except (msgspec.DecodeError, StoreDown, OSError, TimeoutError) as error:
             said = str(error) or "the store has not answered in time"
             await self._answer(line, errand, said.encode())
@@ -265,6 +308,53 @@ async def _received(line: Line) -> bytes:
     return bytes(message.data)
 
 
+async def _refuse_redirect(
+    _session: object, _context: object, found: aiohttp.TraceRequestRedirectParams
+) -> None:
+    """Raises: aiohttp.ClientError: always; a node leads nowhere else."""
+    found.response.close()
+    raise aiohttp.ClientError("what answers there leads elsewhere")
+
+
+async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to a store. Raises: OSError, TimeoutError; StoreDown: it is no address."""
+    place = parse_address(address)
+    if place is None:
+        raise StoreDown("it does not know where that store is")
+    async with asyncio.timeout(STEP_S):
+        reader, writer = await asyncio.open_connection(*place, limit=PIECE_BYTES)
+    mind_its_silence(writer.get_extra_info("socket"))
+    return reader, writer
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection once the other end has taken what is left for it, or had time to."""
+    writer.close()
+    try:
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await writer.wait_closed()
+    finally:
+        writer.transport.abort()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(PIECE_BYTES):
+        writer.write(data)
+        await writer.drain()
+
+
+async def _run_both(*ways: Coroutine[Any, Any, None]) -> None:
+    """Pass bytes on both ways, until either ends."""
+    tasks = [asyncio.create_task(way) for way in ways]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def pass_on(line: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Pass bytes on between a line and a connection, both ways, until either ends; close both."""
 
@@ -277,13 +367,7 @@ async def pass_on(line: Line, reader: asyncio.StreamReader, writer: asyncio.Stre
             writer.write(message.data)
             await writer.drain()
 
-    ways = [asyncio.create_task(out()), asyncio.create_task(back())]
     try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        await _run_both(out(), back())
     finally:
-        writer.close()
-        with contextlib.suppress(OSError, aiohttp.ClientError, RuntimeError):
-            await line.close()
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        await asyncio.gather(line.close(), _close(writer), return_exceptions=True)
