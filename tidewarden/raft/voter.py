@@ -60,8 +60,6 @@ CARRYING = ("append_entries", "next_node_idx", "ping")
 Messages that a report goes with: a leader's heartbeat, what acknowledges it, and, to members of
 this version, what followers say to each other.
 """
-BEHIND_S = 0.001
-"""So long after what is due a tick begins."""
 DRIFT = 0.9
 """
 The share of an election time that a lease lasts: clocks of members may differ by a tenth in speed.
@@ -314,7 +312,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         else:  # the next heartbeat comes before it waits in vain
             due, most_s = self._SyncObj__raftElectionDeadline, 1.5 * self.times.heartbeat_s
         # what is due at a moment is done behind it: a tick just before would be for nothing
-        return float(min(max(due - library_now(), 0.0) + BEHIND_S, most_s))
+        return float(min(max(due - library_now(), 0.0) + self.times.behind_s, most_s))
 
     def _hurries(self) -> bool:
         """Tell whether more is under way than heartbeats between members that are linked."""

@@ -66,11 +66,6 @@ Longest message of a peer. A frame of 1 MiB could hold a GiB; the library's own 
 """
 PLAIN_BYTES_MAX = 1024
 """Longest message that is not compressed."""
-ACKS_S = 0.003
-"""
-So long a leader at rest waits behind its heartbeats before it looks at answers: they come together
-then, and the thread wakes once for all.
-"""
 HOUSEKEEPING_S = 0.05
 """Between two looks after links that are all well; a message of a peer is no reason for one."""
 COMPLAINT_S = 10.0
@@ -482,7 +477,7 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
 
     def _onTick(self) -> None:
         if self._syncObj.awaits_acks() and self.is_calm:
-            time.sleep(ACKS_S)
+            time.sleep(self._times.acks_s)
         now = self._clock.monotonic()
         if 0 <= now - self._kept < min(HOUSEKEEPING_S, self._times.link_s / 20) and self.is_calm:
             return
