@@ -85,10 +85,7 @@ class Times:
 
     @classmethod
     def at(cls, pace: float) -> Times:
-        """
-        Return the times at ``pace``; those of a tick are never longer than by default: that costs
-        little.
-        """
+        """Return the times at ``pace``; those of a tick never grow, for short ones cost little."""
         usual = cls()
         scaled = {name: getattr(usual, name) * pace for name in cls.__slots__}
         ticks = ("tick_s", "acks_s", "behind_s")

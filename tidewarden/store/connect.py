@@ -67,7 +67,6 @@ def check_url(url: str) -> None:
     names a file which does not exist.
     """
     options = options_of(url)
-    options.pop(BY, None)
     said = f"the store URL {redact(url)!r} has an option that cannot be: "
     if ours := [name for name in OURS if name in options]:
         raise BadArg(f"{said}{', '.join(ours)}, which nodes set themselves")

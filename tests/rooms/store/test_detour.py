@@ -104,8 +104,9 @@ class Site:
 
     async def detour(self, node: str = "n1", mac: Mac = MAC, straight: str = "") -> Detour:
         """
-        That of a node whose connections are to lead to the store of ``node``; ``straight``: where
-        that is reached without others, empty: it is not.
+        That of a node whose connections are to lead to the store of ``node``.
+
+        ``straight``: where that is reached without others; empty: it is not.
         """
 
         def address(node: str) -> str:
