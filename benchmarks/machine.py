@@ -11,6 +11,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,9 +19,9 @@ from typing import Any, TypeVar
 import hiredis
 import uvloop
 
-from benchmarks.targets import cpu_s
-
 T = TypeVar("T")
+QUIET = 0.9
+"""So much of its processors a quiet machine leaves idle."""
 
 
 def file_system(folder: Path) -> str:
@@ -58,39 +59,22 @@ def print_machine(folder: Path, *versions: str) -> None:
     )
 
 
-OTHERS_MAX, STEAL_MAX = 0.1, 0.02
-"""Of a core, what other processes may use on a quiet machine; of all of them, what other guests."""
+def processor_ticks() -> tuple[int, int]:
+    """Return the ticks in which the machine's processors were idle, and all ticks."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text("ascii").split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
-class Watch:
+def is_busy(over_s: float = 1.0) -> bool:
     """
-    Watches, from its making on, what others use of the machine beside this process and ``pids``.
+    Look for so long whether others use the processors; nothing of a script's runs meanwhile.
 
-    Those have to live until the last look.
+    What is measured then is marked: it shows more of the machine than of the product.
     """
-
-    def __init__(self, pids: Sequence[int]) -> None:
-        self._pids = pids
-        self._began = self._now()
-
-    def _now(self) -> tuple[float, float, float, float]:
-        """Return seconds: of all processors together, used, taken by other guests, and by ours."""
-        fields = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-        user, nice, system, idle, waiting, interrupts, soft, steal = fields
-        used = user + nice + system + interrupts + soft
-        ours = sum(os.times()[:2]) + sum(map(cpu_s, self._pids))
-        ticks = os.sysconf("SC_CLK_TCK")
-        return (used + idle + waiting + steal) / ticks, used / ticks, steal / ticks, ours
-
-    def verdict(self) -> str:
-        """Return ``quiet``, or ``BUSY`` and by what: then figures are no figures."""
-        whole, used, steal, ours = (
-            now - began for now, began in zip(self._now(), self._began, strict=True)
-        )
-        passed_s = max(1e-9, whole / (os.cpu_count() or 1))
-        others, stolen = max(0.0, used - ours) / passed_s, steal / max(1e-9, whole)
-        told = f"others used {others:.2f} of a core, other guests {stolen:.1%} of all"
-        return f"{'BUSY' if others > OTHERS_MAX or stolen > STEAL_MAX else 'quiet'}: {told}"
+    before = processor_ticks()
+    time.sleep(over_s)
+    idle, total = (now - then for now, then in zip(processor_ticks(), before, strict=True))
+    return idle < QUIET * total
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
