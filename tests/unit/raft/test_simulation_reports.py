@@ -143,7 +143,7 @@ def test_a_link_in_the_place_of_another_begins_anew() -> None:
         stands(world, other, 1.0)
         assert goes_along(world, other, leader, "ping") == {}
         say(world, leader, ("again",))
-        world.run(0.01)
+        assert world.run(0.1, lambda: said(world, other)[leader.removesuffix(":1")] == ("again",))
         assert goes_along(world, other, leader, "pre_vote") == {}
         assert goes_along(world, other, leader, "ping")["report"] == (other,)
         assert goes_along(world, other, leader, "ping") == {"stands": True}
