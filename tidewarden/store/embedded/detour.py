@@ -329,6 +329,8 @@ async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWr
 
 async def _close(writer: asyncio.StreamWriter) -> None:
     """Close a connection once the other end has taken what is left for it, or had time to."""
+    if writer.transport.is_closing():
+        return
     writer.close()
     try:
         with contextlib.suppress(OSError, TimeoutError):
