@@ -399,10 +399,13 @@ async def test_a_stranger_that_says_nothing_is_let_go(
     monkeypatch.setattr(module, "STEP_S", 0.1)
     await site.carrier("n2")
     host, _, port = site.addresses["n2"].rpartition(":")
-    async with aiohttp.ClientSession() as session, asyncio.timeout(LIMIT_S):
-        async with session.ws_connect(f"http://{host}:{int(port) + HTTP_PORT}{PATH}") as line:
-            await line.receive()
-            assert (await line.receive()).type is aiohttp.WSMsgType.CLOSE
+    async with (
+        aiohttp.ClientSession() as session,
+        asyncio.timeout(LIMIT_S),
+        session.ws_connect(f"http://{host}:{int(port) + HTTP_PORT}{PATH}") as line,
+    ):
+        await line.receive()
+        assert (await line.receive()).type is aiohttp.WSMsgType.CLOSE
     assert site.known == 0
 
 

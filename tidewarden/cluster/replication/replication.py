@@ -131,18 +131,7 @@ class Replication:
         )
         """What is shown of the stores, in status, metrics and by the doctor."""
         self._route = StoreRoute(config.node, folder)
-        name = config.cluster.name
-        store = LocalStore(
-            folder,
-            socket_path,
-            name,
-            credentials.daemon,
-            config.store,
-            pace,
-            library,
-            self._woken.set,
-        )
-        self._store = store
+        self._store = store = self._local_store(library)
         awake = AwakeTime(clock, pace)
         self._chooser = Chooser(member, clock, awake, pace, recover_s, _event)
         self._detours = Detours(member, self._chooser, clock, pace, config.node, detour_mac)
@@ -151,18 +140,34 @@ class Replication:
         self._follower = Follower(
             member, store, clock, awake, pace, self._route, self._report_of, _event
         )
-        self._rounds = SetRounds(
-            member,
-            socket_path,
-            name,
-            credentials.daemon,
-            clock,
-            pace,
+        self._rounds = self._set_rounds()
+        self._switchover = Switchover(member, clock, pace, self._chooser.reports, self._order_url)
+        self._last_resort = LastResort(member, self._chooser)
+
+    def _local_store(self, library: bytes) -> LocalStore:
+        config = self._config
+        return LocalStore(
+            self._folder,
+            self._socket_path,
+            config.cluster.name,
+            self._credentials.daemon,
+            config.store,
+            self._pace,
+            library,
+            self._woken.set,
+        )
+
+    def _set_rounds(self) -> SetRounds:
+        return SetRounds(
+            self._member,
+            self._socket_path,
+            self._config.cluster.name,
+            self._credentials.daemon,
+            self._clock,
+            self._pace,
             self._chooser.reports,
             self._yields,
         )
-        self._switchover = Switchover(member, clock, pace, self._chooser.reports, self._order_url)
-        self._last_resort = LastResort(member, self._chooser)
 
     # Its life.
 
