@@ -128,7 +128,8 @@ class HttpServer:
         self._schedules = services.schedules
         self._traffic = services.traffic_of_cluster
         self._clock = clock
-        self._internal, self._lines = dict(internal or {}), dict(lines or {})
+        self._internal = dict(internal or {})
+        self._lines = dict(lines or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
         logins = LoginCookies(login_key or os.urandom(32), self._users, clock)
