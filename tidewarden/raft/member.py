@@ -467,7 +467,7 @@ class RaftMember:
         """
         Say something of this node's own store to all members; to be called at each look at it.
 
-        They are told at once if ``now`` or if it is new, else each 0.1 s at pace 1. For
+        They are told at once if ``now`` or if it is new, else each 0.08 s at pace 1. For
         ``stands_s``, or until the next call, it counts as said anew whenever the others hear this
         node, as long as the loop turns; nothing is said for longer: who is silent is seen to be.
         Raises: BadArg: it is no report, or long.

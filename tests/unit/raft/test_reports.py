@@ -180,3 +180,15 @@ async def test_a_report_from_before_other_facts_is_not_stood_by() -> None:
     scene.stores.say(("serves",), True, STANDS_S)
     assert scene.left_s() > 0
     assert scene.voter.said == [("fine",), ("serves",)]
+
+
+async def test_a_look_that_comes_a_moment_early_is_told() -> None:
+    """Looks come at moments that duties share: less than their usual distance may lie between."""
+    scene = Scene()
+    for early_s in (0.01, -0.01, 0.002, 0.0):
+        scene.clock.stall(0.1 - early_s)
+        scene.stores.say(("fine",), False)
+    assert len(scene.voter.said) == 5
+    scene.clock.stall(0.05)
+    scene.stores.say(("fine",), False)
+    assert len(scene.voter.said) == 5, "nothing is new"
