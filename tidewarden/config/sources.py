@@ -16,7 +16,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -320,7 +320,7 @@ def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str
 
 
 @cache
-def _hints(cls: type) -> Mapping[str, Any]:
+def _hints(cls: Hashable) -> Mapping[str, Any]:
     return get_type_hints(cls)
 
 

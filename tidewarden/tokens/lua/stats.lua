@@ -2,6 +2,7 @@
 -- changes nothing.
 -- DURABILITY none
 -- GROWS   no
+-- READS
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- RETURNS {accounts, fresh, late, failing, stopped, dead, lost, open intents, spares, next try of
