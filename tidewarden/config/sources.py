@@ -16,7 +16,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -298,7 +298,7 @@ def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str
     ``section`` names it in problems. Keys of ``table`` that ``cls`` does not have are the caller's
     to judge.
     """
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # mypy takes a type variable for unhashable
     values: dict[str, Any] = {}
     for item in dataclasses.fields(cls):  # type: ignore[arg-type]  # T is always one of our dataclasses
         limits = item.metadata
@@ -320,7 +320,7 @@ def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str
 
 
 @cache
-def _hints(cls: Hashable) -> Mapping[str, Any]:
+def _hints(cls: type) -> Mapping[str, Any]:
     return get_type_hints(cls)
 
 
