@@ -21,6 +21,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, Error, Full
 from tidewarden.node.store_links import StoreLinks
 from tidewarden.queue import TaskSpec
+from tidewarden.queue.shards.shard_group import TOGETHER
 from tidewarden.queue.shared_lua import SHARED
 from tidewarden.store import Scripts
 from tidewarden.store.reply_errors import TooFewCopies
@@ -415,6 +416,39 @@ async def test_a_shard_that_refuses_is_asked_by_itself(node: Any) -> None:
     await n0.link.call("HSET", shards_of(n0.queues, "q")[1].keys[0] + ":shard", "format", "99")
     with pytest.raises(Error, match="has format 99"):
         await n0.queues.scripts.run_each("queue.stats", "q", ())
+
+
+async def test_queues_that_are_asked_in_one_turn_are_asked_in_one_call(node: Any) -> None:
+    """One that was cut anew since goes by itself, and whoever gives up takes nothing from others."""
+    n0, n1 = await node(), await node("n1")
+    names = [f"q{number}" for number in range(TOGETHER + 2)]
+    await n0.queues.admin.configure(names[0], {"shards": 4})
+    for name in names:
+        await n0.queues.put(name, TaskSpec(b"x"))
+    asked = [asyncio.ensure_future(counts(n0, name)) for name in names]
+    assert [sum(await one) for one in asked] == [1] * len(names)
+    calls = n0.link.calls
+    asked = [asyncio.ensure_future(counts(n0, name)) for name in names]
+    await asyncio.sleep(0)
+    asked[3].cancel()
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert n0.link.calls - calls == 3, "those of the first layout in two calls, the other queue"
+    assert [sum(one) for one in found if isinstance(one, list)] == [1] * (len(names) - 1)
+    await n1.queues.admin.configure("new", {"shards": 2})
+    await n0.queues.admin.settings("new")
+    await n1.queues.admin.configure("new", {"shards": 3})
+    both = await asyncio.gather(counts(n0, "new"), counts(n0, names[1]))
+    assert both == [[0, 0, 0], [1]]
+    await n0.link.call("HSET", shards_of(n0.queues, "q2")[0].keys[0] + ":shard", "format", "99")
+    await n0.queues.scripts.run("queue.stats", "q1", 0, ())
+    spoilt, well = await asyncio.gather(counts(n0, "q2"), counts(n0, "q1"), return_exceptions=True)
+    assert "has format 99" in str(spoilt)
+    assert well == [1]
+
+
+async def counts(node: Any, queue: str) -> list[int]:
+    """Count the ready tasks of each shard."""
+    return [row[1] for row in await node.queues.scripts.run_each("queue.stats", queue, ())]
 
 
 LOCALS_SPARE = 2
