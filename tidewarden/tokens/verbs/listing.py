@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,14 @@ PROVIDERS_MAX = 256  # Likewise, of those that have few accounts or none.
 SLACK = 32  # Accounts by which a batch of the store's scan may be longer than was asked for.
 FEW = 8  # Accounts of a shard that are asked for together with those of the others.
 DIGITS_MAX = 20  # of the store's own cursor, which has 64 bits
+AHEAD = 32  # Providers whose beginnings are read together.
 Page = tuple[list[dict[str, Any]], str]
+Known = tuple[Facts, dict[str, Any]]
+"""What is known of a provider, and its :func:`.provider_status.figures`."""
+Beginning = tuple[dict[int, Batch], Known | None]
+"""
+Of a provider: its shards that have few accounts, with these; what is known of it, where any has.
+"""
 
 
 class Listing:
@@ -72,11 +80,16 @@ class Listing:
         found: list[dict[str, Any]] = []
         looked, slack = 0, SLACK if count > 4 * SLACK else 0
         asked = at.asked if last else count - slack
-        for name in names[names.index(at.provider) :]:
+        names = names[names.index(at.provider) :]
+        begun: dict[str, Beginning] = {}
+        for place, name in enumerate(names):
             queue, known = self._queue_of[name], None
             if chosen and looked >= PROVIDERS_MAX:
                 return found, str(Cursor(name))
-            small = await self._small(queue, troubled) if scan == 0 else {}
+            if scan == 0 and name not in begun:
+                many = min(1 + (count - len(found)) // FEW, PROVIDERS_MAX - looked, AHEAD)
+                begun = await self._begin(names[place : place + max(1, many)], troubled)
+            small, known = begun[name] if scan == 0 else ({}, None)
             looked += bool(small)
             shards = await self._accounts.shards(queue)
             while shard < shards:
@@ -112,14 +125,24 @@ class Listing:
             shard = 0
         return found, ""
 
-    async def _small(self, queue: str, troubled: bool) -> dict[int, Batch]:
+    async def _begin(self, names: list[str], troubled: bool) -> dict[str, Beginning]:
         """
-        Return the shards of a queue that have few accounts, with these.
+        Read the beginnings of some providers, together.
 
-        Of thousands of providers most have no others.
+        Of thousands of providers most have few accounts, and each alone would cost calls of its
+        own.
         """
-        batches = await self._accounts.first_pages(queue, FEW, troubled=troubled)
-        return {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
+        queues = [self._queue_of[name] for name in names]
+        each = await asyncio.gather(
+            *(self._accounts.first_pages(queue, FEW, troubled=troubled) for queue in queues)
+        )
+        small = {
+            name: {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
+            for name, batches in zip(names, each, strict=True)
+        }
+        met = [name for name in names if any(batch[2] for batch in small[name].values())]
+        known = dict(zip(met, await asyncio.gather(*map(self._known, met)), strict=True))
+        return {name: (small[name], known.get(name)) for name in names}
 
     def _described(
         self, entry: Entry, now_ms: int, client: Facts, stands: Mapping[str, Any]
@@ -179,7 +202,7 @@ class Listing:
         """Estimate how many accounts of a provider fall due in each of the next steps of time."""
         return await self._accounts.due(self._queue_of[provider], step_ms, steps)
 
-    async def _known(self, provider: str) -> tuple[Facts, dict[str, Any]]:
+    async def _known(self, provider: str) -> Known:
         """Read what nodes know of our client there, and its :func:`.provider_status.figures`."""
         seen = await read_client(self._queue_of[provider], self._accounts)
         client = client_facts(self._providers[provider], *seen)
