@@ -369,6 +369,22 @@ GUARDS = (
         ("unit/queues/test_shard_order",),
     ),
     Guard(
+        "queues-together",
+        (
+            (
+                "queue/shards/shard_group.py",
+                "if self._scripts[name].reads and not self._link.clustered:",
+                "if False:",
+            ),
+        ),
+        ("rooms/store/test_scripts",),
+    ),
+    Guard(
+        "seats-owed",
+        (("tokens/limits/node_limits.py", "max(0, self._empty) if", "self._empty if"),),
+        ("unit/tokens/limits/test_node_limits",),
+    ),
+    Guard(
         "whole-shard",
         (("store/scripts/loader.py", "if link.clustered and script.guarded:", "if link.clustered and not script.guarded:"),),
         ("live/store/test_sharded_pubsub",),

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 from support.queues.seat import NOTHING, Seat, turn
 
+from tidewarden.queue.background import BackgroundTasks
 from tidewarden.queue.shards.shard_group import ShardGroup
 from tidewarden.store import StoreConnection
 
@@ -128,7 +129,8 @@ async def test_shards_asked_together_stay_behind_their_flights_and_before_the_ne
     A reply that is older than another is told by the clock, which shows whole milliseconds.
     """
     seat = Seat(2)
-    group = ShardGroup(cast(StoreConnection, seat.link), seat.scripts, lambda: "n0.1")
+    link, background = cast(StoreConnection, seat.link), BackgroundTasks()
+    group = ShardGroup(link, seat.scripts, lambda: "n0.1", background)
     put = seat.shards[1].put("a", "", b"1")
     await turn()
     asked = asyncio.ensure_future(group.run(seat.shards, "queue.stats", ()))

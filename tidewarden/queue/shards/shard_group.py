@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from tidewarden.errors import StoreDown
+from tidewarden.queue.background import BackgroundTasks
 from tidewarden.store import Scripts
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
@@ -28,16 +29,22 @@ class ShardGroup:
     """
     Runs scripts whose header says EACH on several shards.
 
-    A script that READS is run in one call for all queues that are asked in one turn of the loop:
-    that of thousands of queues each has a shard costs hardly more than that one has many.
+    A script that READS is run in one call for the queues that are asked in one turn of the loop: a
+    call for each of thousands of small queues costs more than what it asks for.
     """
 
-    def __init__(self, link: StoreClient, scripts: Scripts, holder: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        link: StoreClient,
+        scripts: Scripts,
+        holder: Callable[[], str],
+        background: BackgroundTasks,
+    ) -> None:
         self._link = link
         self._scripts = scripts
         self._holder = holder
+        self._background = background
         self._gathering: dict[Kind, list[Asked]] = {}
-        self._calls: set[asyncio.Task[None]] = set()
 
     async def run(self, shards: Sequence[Shard], name: str, args: Sequence[Arg]) -> list[Any]:
         """
@@ -68,9 +75,7 @@ class ShardGroup:
         if asked is None:
             asked = self._gathering[kind] = []
             # a task of its own: whoever waits may be cancelled, and others wait, too
-            call = asyncio.create_task(self._answer(kind, asked))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+            self._background.start(self._answer(kind, asked))
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         asked.append((shards, future))
         if len(asked) >= TOGETHER:
