@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +67,7 @@ class Listing:
         once. Long pages end before a batch that might not fit, or a fleet in which many accounts
         are put could have the same batch given again and again.
         """
-        if state and state not in account_state.STATES:
-            raise errors.BadArg(
-                errors.Field("state"),
-                f" is {state[:60]!r}; allowed are {', '.join(account_state.STATES)}",
-            )
+        _check_state(state)
         check_range(count, "count", 1, PAGE_MAX)
         at = await parse_cursor(after, names, self._accounts, self._queue_of)
         shard, scan, last = at.shard, at.scan, at.last
@@ -80,16 +76,15 @@ class Listing:
         found: list[dict[str, Any]] = []
         looked, slack = 0, SLACK if count > 4 * SLACK else 0
         asked = at.asked if last else count - slack
-        names = names[names.index(at.provider) :]
-        begun: dict[str, Beginning] = {}
-        for place, name in enumerate(names):
+        begun = Beginnings(self._accounts, self._queue_of, self._known, names, troubled)
+        for name in names[names.index(at.provider) :]:
             queue, known = self._queue_of[name], None
             if chosen and looked >= PROVIDERS_MAX:
                 return found, str(Cursor(name))
-            if scan == 0 and name not in begun:
-                many = min(1 + (count - len(found)) // FEW, PROVIDERS_MAX - looked, AHEAD)
-                begun = await self._begin(names[place : place + max(1, many)], troubled)
-            small, known = begun[name] if scan == 0 else ({}, None)
+            small: dict[int, Batch] = {}
+            if scan == 0:
+                left = PROVIDERS_MAX - looked if chosen else AHEAD
+                small, known = await begun.of(name, min(1 + (count - len(found)) // FEW, left))
             looked += bool(small)
             shards = await self._accounts.shards(queue)
             while shard < shards:
@@ -124,25 +119,6 @@ class Listing:
                     return found, str(Cursor(name, shard, scan))
             shard = 0
         return found, ""
-
-    async def _begin(self, names: list[str], troubled: bool) -> dict[str, Beginning]:
-        """
-        Read the beginnings of some providers, together.
-
-        Of thousands of providers most have few accounts, and each alone would cost calls of its
-        own.
-        """
-        queues = [self._queue_of[name] for name in names]
-        each = await asyncio.gather(
-            *(self._accounts.first_pages(queue, FEW, troubled=troubled) for queue in queues)
-        )
-        small = {
-            name: {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
-            for name, batches in zip(names, each, strict=True)
-        }
-        met = [name for name in names if any(batch[2] for batch in small[name].values())]
-        known = dict(zip(met, await asyncio.gather(*map(self._known, met)), strict=True))
-        return {name: (small[name], known.get(name)) for name in names}
 
     def _described(
         self, entry: Entry, now_ms: int, client: Facts, stands: Mapping[str, Any]
@@ -209,6 +185,50 @@ class Listing:
         return client, figures(client, 0)
 
 
+class Beginnings:
+    """
+    Reads where a page meets the first accounts of its providers, of several together.
+
+    Of thousands of providers most have few accounts, and each alone would cost calls of its own.
+    ``known`` reads what is known of a provider. ``troubled``: of the accounts that are.
+    """
+
+    def __init__(
+        self,
+        accounts: AccountStore,
+        queue_of: Mapping[str, str],
+        known: Callable[[str], Awaitable[Known]],
+        names: list[str],
+        troubled: bool,
+    ) -> None:
+        self._accounts = accounts
+        self._queue_of = queue_of
+        self._known = known
+        self._names = names
+        self._troubled = troubled
+        self._read: dict[str, Beginning] = {}
+
+    async def of(self, name: str, most: int) -> Beginning:
+        """Return a provider's, which is read with at most ``most`` in all. Raises: StoreDown."""
+        if name not in self._read:
+            first = self._names.index(name)
+            await self._read_some(self._names[first : first + min(most, AHEAD)])
+        return self._read.pop(name)
+
+    async def _read_some(self, names: list[str]) -> None:
+        pages = (
+            self._accounts.first_pages(self._queue_of[name], FEW, troubled=self._troubled)
+            for name in names
+        )
+        small = {
+            name: {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
+            for name, batches in zip(names, await asyncio.gather(*pages), strict=True)
+        }
+        met = [name for name in names if any(batch[2] for batch in small[name].values())]
+        known = dict(zip(met, await asyncio.gather(*map(self._known, met)), strict=True))
+        self._read = {name: (small[name], known.get(name)) for name in names}
+
+
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """Says where a page of accounts goes on; its text is for callers, who do not look into it."""
@@ -226,6 +246,13 @@ class Cursor:
 
     def __str__(self) -> str:
         return f"{self.provider}:{self.shard}:{self.scan}:{self.end}:{self.asked}:{self.last}"
+
+
+def _check_state(state: str) -> None:
+    """Raise BadArg unless it is one, or empty."""
+    if state and state not in account_state.STATES:
+        allowed = f"allowed are {', '.join(account_state.STATES)}"
+        raise errors.BadArg(errors.Field("state"), f" is {state[:60]!r}; {allowed}")
 
 
 async def parse_cursor(
