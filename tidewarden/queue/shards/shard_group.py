@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
-from tidewarden.errors import StoreDown
+from tidewarden.errors import Error, StoreDown
 from tidewarden.queue.background import BackgroundTasks
 from tidewarden.store import Scripts
 from tidewarden.store.client import StoreClient
@@ -87,19 +87,34 @@ class ShardGroup:
     async def _answer(self, kind: Kind, asked: list[Asked]) -> None:
         if self._gathering.get(kind) is asked:
             del self._gathering[kind]
-        name, args, _ = kind
-        every = list(chain.from_iterable(shards for shards, _ in asked))
         try:
-            found = await self._together(every, name, args)
+            found = await self._found(kind, list(chain.from_iterable(some for some, _ in asked)))
+            for shards, future in asked:
+                items, found = found[: len(shards)], found[len(shards) :]
+                if not future.done():
+                    future.set_result(items)
         except Exception as error:
             for _, future in asked:
                 if not future.done():
                     future.set_exception(error)
-            return
-        for shards, future in asked:
-            items, found = found[: len(shards)], found[len(shards) :]
-            if not future.done():
-                future.set_result(items)
+        finally:
+            for _, future in asked:
+                future.cancel()  # which has no answer: this task was cancelled
+
+    async def _found(self, kind: Kind, shards: Sequence[Shard]) -> list[Any]:
+        """
+        Return what :meth:`_together` does.
+
+        A script that fails at one shard fails the call: each shard is to be asked by itself, and
+        the one at fault says so to those alone that asked for it.
+        """
+        name, args, _ = kind
+        try:
+            return await self._together(shards, name, args)
+        except StoreDown:
+            raise
+        except Error as error:
+            return [error] * len(shards)
 
     async def _together(self, shards: Sequence[Shard], name: str, args: Sequence[Arg]) -> list[Any]:
         """

@@ -33,9 +33,9 @@ AHEAD = 32  # Providers whose beginnings are read together.
 Page = tuple[list[dict[str, Any]], str]
 Known = tuple[Facts, dict[str, Any]]
 """What is known of a provider, and its :func:`.provider_status.figures`."""
-Beginning = tuple[dict[int, Batch], Known | None]
+Beginning = tuple[list[Batch | None], Known | None]
 """
-Of a provider: its shards that have few accounts, with these; what is known of it, where any has.
+Of a provider: the accounts of each shard that has few; what is known of it, where any has some.
 """
 
 
@@ -81,23 +81,23 @@ class Listing:
             queue, known = self._queue_of[name], None
             if chosen and looked >= PROVIDERS_MAX:
                 return found, str(Cursor(name))
-            small: dict[int, Batch] = {}
+            small: list[Batch | None] = []
             if scan == 0:
                 left = PROVIDERS_MAX - looked if chosen else AHEAD
                 small, known = await begun.of(name, min(1 + (count - len(found)) // FEW, left))
-            looked += bool(small)
             shards = await self._accounts.shards(queue)
+            if len(small) != shards:  # none was read, or the queue was cut anew since
+                small = [None] * shards
+            looked += any(small)
             while shard < shards:
                 room = count - len(found)
                 if slack and found and room <= slack:
                     return found, str(Cursor(name, shard, scan))
-                if scan or shard not in small:
-                    following, now_ms, entries = await self._accounts.page(
-                        queue, shard, scan, asked, troubled=troubled
-                    )
+                batch = None if scan else small[shard]
+                if batch is None:
+                    batch = await self._accounts.page(queue, shard, scan, asked, troubled=troubled)
                     looked += 1
-                else:
-                    following, now_ms, entries = small[shard]
+                following, now_ms, entries = batch
                 if following != at.end:
                     last = ""
                 async for entry in in_turns(sorted(entries, key=lambda entry: entry.account)):
@@ -206,27 +206,31 @@ class Beginnings:
         self._known = known
         self._names = names
         self._troubled = troubled
-        self._read: dict[str, Beginning] = {}
+        self._read: dict[str, Beginning | BaseException] = {}
 
     async def of(self, name: str, most: int) -> Beginning:
-        """Return a provider's, which is read with at most ``most`` in all. Raises: StoreDown."""
+        """
+        Return a provider's, which is read with at most ``most`` in all.
+
+        What goes wrong with another of them matters to those who ask for that one. Raises: what the
+        store raises.
+        """
         if name not in self._read:
             first = self._names.index(name)
-            await self._read_some(self._names[first : first + min(most, AHEAD)])
-        return self._read.pop(name)
+            names = self._names[first : first + min(most, AHEAD)]
+            found = await asyncio.gather(*map(self._begin, names), return_exceptions=True)
+            self._read = dict(zip(names, found, strict=True))
+        beginning = self._read.pop(name)
+        if isinstance(beginning, BaseException):
+            raise beginning
+        return beginning
 
-    async def _read_some(self, names: list[str]) -> None:
-        pages = (
-            self._accounts.first_pages(self._queue_of[name], FEW, troubled=self._troubled)
-            for name in names
-        )
-        small = {
-            name: {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
-            for name, batches in zip(names, await asyncio.gather(*pages), strict=True)
-        }
-        met = [name for name in names if any(batch[2] for batch in small[name].values())]
-        known = dict(zip(met, await asyncio.gather(*map(self._known, met)), strict=True))
-        self._read = {name: (small[name], known.get(name)) for name in names}
+    async def _begin(self, name: str) -> Beginning:
+        queue = self._queue_of[name]
+        batches = await self._accounts.first_pages(queue, FEW, troubled=self._troubled)
+        small = [batch if batch[0] == 0 else None for batch in batches]
+        met = any(batch and batch[2] for batch in small)
+        return small, await self._known(name) if met else None
 
 
 @dataclass(frozen=True, slots=True)
