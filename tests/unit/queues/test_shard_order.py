@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 from support.queues.seat import NOTHING, Seat, turn
 
+from tidewarden.errors import Error, StoreDown
 from tidewarden.queue.background import BackgroundTasks
 from tidewarden.queue.shards.shard_group import ShardGroup
 from tidewarden.store import StoreConnection
@@ -160,9 +161,7 @@ async def test_shards_asked_together_stay_behind_their_flights_and_before_the_ne
     assert await ack == 1
 
 
-async def test_of_queues_asked_together_one_in_a_flight_goes_alone_and_the_others_together() -> (
-    None
-):
+async def test_of_queues_asked_together_one_in_a_flight_goes_by_itself() -> None:
     seat = Seat(3)
     group = group_of(seat)
     put = seat.shards[1].put("a", "", b"1")
@@ -186,6 +185,32 @@ async def test_of_queues_asked_together_one_in_a_flight_goes_alone_and_the_other
     assert await put == 1
 
 
+async def test_a_script_that_fails_at_one_shard_fails_only_who_asked_for_that_one() -> None:
+    """It gives no answer of the others, whose queues are asked by themselves then."""
+    seat = Seat(2)
+    group = group_of(seat)
+    runs = (group.run((shard,), "queue.stats", ()) for shard in seat.shards)
+    asked = asyncio.gather(*runs, return_exceptions=True)
+    await turn()
+    fault = Error("user_script:7: attempt to index a nil value")
+    seat.data.answer(fault)
+    await turn()
+    assert len(seat.data.sent) == 3
+    seat.data.answer([8, -1, 0, "s0"], fault)
+    assert await asked == [["s0"], fault]
+
+
+async def test_where_the_store_is_away_nobody_asks_again() -> None:
+    seat = Seat(2)
+    group = group_of(seat)
+    runs = (group.run((shard,), "queue.stats", ()) for shard in seat.shards)
+    asked = asyncio.gather(*runs, return_exceptions=True)
+    await turn()
+    seat.data.lose()
+    assert [type(one) for one in await asked] == [StoreDown, StoreDown]
+    assert len(seat.data.sent) == 1
+
+
 async def test_who_waits_for_a_call_that_was_cancelled_is_cancelled() -> None:
     seat = Seat(2)
     asked = asyncio.ensure_future(group_of(seat).run(seat.shards, "queue.stats", ()))
@@ -193,6 +218,7 @@ async def test_who_waits_for_a_call_that_was_cancelled_is_cancelled() -> None:
     assert len(seat.data.sent) == 1
     (call,) = asyncio.all_tasks() - {asyncio.current_task(), asked}
     call.cancel()
-    await asyncio.wait({asked, call})
-    assert asked.cancelled()
+    await asyncio.wait({call})
+    await turn()
     assert call.cancelled()
+    assert asked.cancelled()
