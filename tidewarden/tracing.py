@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 SYSTEM = "tidewarden"
@@ -21,6 +22,16 @@ API = "opentelemetry.trace"
 def traced() -> bool:
     """Tell whether this program has OpenTelemetry's API in use."""
     return API in sys.modules
+
+
+@cache
+def _tracer() -> Any:
+    """
+    Return the API's tracer, which works for whichever provider is set later.
+
+    To ask the API for it at each span was a twentieth of what a refresh cost.
+    """
+    return sys.modules[API].get_tracer(SYSTEM)
 
 
 def traceparent_of(span: Any) -> str:
@@ -49,7 +60,7 @@ def put_span(queue: str, count: int = 1) -> Iterator[str]:
     }
     if count > 1:
         attributes["messaging.batch.message_count"] = count
-    with api.get_tracer(SYSTEM).start_as_current_span(
+    with _tracer().start_as_current_span(
         f"put {queue}", kind=api.SpanKind.PRODUCER, attributes=attributes
     ) as span:
         yield traceparent_of(span)
@@ -75,7 +86,7 @@ def handler_span(queue: str, task_id: str, attempt: int, traceparent: str) -> It
             parent = api.set_span_in_context(api.NonRecordingSpan(put), parent)
         else:
             links = [api.Link(put)]
-    with api.get_tracer(SYSTEM).start_as_current_span(
+    with _tracer().start_as_current_span(
         f"process {queue}",
         context=parent,
         kind=api.SpanKind.CONSUMER,
@@ -98,7 +109,7 @@ def client_span(name: str, attributes: Mapping[str, str | int]) -> Iterator[Any]
         yield None
         return
     api: Any = sys.modules[API]
-    with api.get_tracer(SYSTEM).start_as_current_span(
+    with _tracer().start_as_current_span(
         name, kind=api.SpanKind.CLIENT, attributes=dict(attributes)
     ) as span:
         yield span

@@ -365,8 +365,24 @@ GUARDS = (
     ),
     Guard(
         "shards-together",
-        (("queue/shards/shard_group.py", " and not any(one.flies for one in shards)", ""),),
+        (("queue/shards/shard_group.py", " if not shard.flies", ""),),
         ("unit/queues/test_shard_order",),
+    ),
+    Guard(
+        "queues-together",
+        (
+            (
+                "queue/shards/shard_group.py",
+                "if self._scripts[name].reads and not self._link.clustered:",
+                "if False:",
+            ),
+        ),
+        ("rooms/store/test_scripts",),
+    ),
+    Guard(
+        "seats-owed",
+        (("tokens/limits/node_limits.py", "max(0, self._empty) if", "self._empty if"),),
+        ("unit/tokens/limits/test_node_limits",),
     ),
     Guard(
         "whole-shard",

@@ -97,7 +97,7 @@ OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], .
     (
         "gives-way",
         "tokens/lua/failed.lua",
-        "        t.deadline = math.max(t.deadline, now + delay_ms)\n",
+        "t.deadline = math.max(t.deadline, now + delay_ms)",
         "",
         ("scripts/accounts/test_account_store",),
     ),

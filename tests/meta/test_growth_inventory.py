@@ -31,6 +31,7 @@ ELSEWHERE = {
 SHORT = {
     "Batch",
     "BatchCall",
+    "Beginnings",
     "Finding",
     "Take",
     "Asked",

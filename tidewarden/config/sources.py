@@ -18,6 +18,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
@@ -157,14 +158,12 @@ class Sources:
 
         ``clients_own`` are variables of the command line.
         """
-        known = {_variable(section, key): (section, key) for section, key in self._names()}
         given = sorted(variable for variable in environ if variable.startswith(PREFIX))
-        for variable in given:
-            if variable in known:
-                section, key = known[variable]
-                self.tables[section][key] = Found(
-                    environ[variable], f"environment {variable}", text=True
-                )
+        known = self._named_by(given)
+        for variable, (section, key) in known.items():
+            self.tables[section][key] = Found(
+                environ[variable], f"environment {variable}", text=True
+            )
         # What a setting such as vault.key_env names is no setting itself.
         named = [
             found.value
@@ -174,12 +173,14 @@ class Sources:
         ]
         for variable in given:
             if (
-                variable not in {*known, *clients_own}
+                variable not in known
+                and variable not in clients_own
                 and variable not in named
                 and not _KUBERNETES.search(variable)
             ):
+                names = [_variable(section, key) for section, key in self._names()]
                 self.problems.append(
-                    f"environment {variable}: unknown setting; {nearest(variable, known)}"
+                    f"environment {variable}: unknown setting; {nearest(variable, names)}"
                 )
 
     def read_flags(self, flags: Mapping[str, str]) -> None:
@@ -203,6 +204,22 @@ class Sources:
                 self.problems.append(f"flag {flag}: unknown setting; {nearest(flag, known)}")
             else:
                 self.tables[section][key] = Found(text, f"flag {flag}", text=True)
+
+    def _named_by(self, variables: list[str]) -> dict[str, tuple[str, str]]:
+        """
+        Return the section and key that each variable names; one that names none has no entry.
+
+        With thousands of providers the names of all their settings would take seconds to make.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        for section in self.tables if variables else ():
+            beginning = f"{_variable(section)}_"
+            for variable in variables:
+                if variable.startswith(beginning):
+                    for key in sorted(self._keys(section)):
+                        if variable == _variable(section, key):
+                            found[variable] = section, key
+        return found
 
     def _keys(self, section: str) -> frozenset[str]:
         family, dot, _ = section.partition(".")
@@ -281,7 +298,7 @@ def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str
     ``section`` names it in problems. Keys of ``table`` that ``cls`` does not have are the caller's
     to judge.
     """
-    hints = get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # mypy takes a type variable for unhashable
     values: dict[str, Any] = {}
     for item in dataclasses.fields(cls):  # type: ignore[arg-type]  # T is always one of our dataclasses
         limits = item.metadata
@@ -300,6 +317,11 @@ def read(cls: type[T], section: str, table: dict[str, Found], problems: list[str
             what = "a value that is not shown" if limits["secret"] else _shown(found.value)
             problems.append(f"{found.origin}: {name}: found {what}; allowed: {error}")
     return cls(**values)
+
+
+@cache
+def _hints(cls: type) -> Mapping[str, Any]:
+    return get_type_hints(cls)
 
 
 def _convert(found: Found, hint: Any, limits: Mapping[str, Any]) -> Any:
@@ -405,8 +427,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _variable(section: str, key: str) -> str:
-    return PREFIX + re.sub(r"[^A-Z0-9]", "_", f"{section}_{key}".upper())
+def _variable(*names: str) -> str:
+    return PREFIX + re.sub(r"[^A-Z0-9]", "_", "_".join(names).upper())
 
 
 def line_at(path: str, lines: dict[str, int], *names: str) -> str:

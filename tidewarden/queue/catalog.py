@@ -75,7 +75,7 @@ class Catalog:
         self._scripts = scripts
         self._loop = asyncio.get_running_loop()
         self.background = BackgroundTasks()
-        self.group = ShardGroup(link, scripts, self._holder)
+        self.group = ShardGroup(link, scripts, self._holder, self.background)
         self.names_key = f"{{{self.cluster}}}:queues"
         self._topics_key = f"{{{self.cluster}}}:topics"
         self._queues_max = config.limits.queues_max

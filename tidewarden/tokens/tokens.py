@@ -384,16 +384,26 @@ class Tokens:
             **self.counts.figures(),
             **pool_figures(self._pools),
             "journal_pending": len(self._journal.pending()),
-            "journal_unreadable": len(self._journal.raws()),
+            "journal_unreadable": self.unreadable,
             "journal_writable": int(not self._journal.fault),
             "journal_damaged_bytes": self._journal.damaged_bytes,
             "events": dict(self.events.told),
             "events_lost": self._companions.lost,
-            "webhooks": dict(self._webhooks.sent),
+            "webhooks": self.deliveries,
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served,
             **told_of(self.counts.times, self._webhooks.times),
         }
+
+    @property
+    def unreadable(self) -> int:
+        """Return how many answers in this node's journal could not be read."""
+        return len(self._journal.raws())
+
+    @property
+    def deliveries(self) -> dict[tuple[str, str], int]:
+        """Return this node's deliveries by webhook and outcome."""
+        return dict(self._webhooks.sent)
 
     async def why(self, subject: str) -> dict[str, Any]:
         """

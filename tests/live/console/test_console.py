@@ -93,6 +93,16 @@ async def test_a_login_and_a_logout(made: Cluster, browser: Any) -> None:
         assert guest.complaints == []
 
 
+async def test_a_console_of_which_a_part_did_not_come_is_loaded_again(
+    made: Cluster, browser: Any
+) -> None:
+    async with visit(browser, url_of(made)) as guest:
+        await guest.page.route("**/console/session.js", lambda route: route.abort(), times=1)
+        await guest.page.goto(f"{guest.url}/")
+        await guest.sees("A part of the console did not come.")
+        await guest.page.get_by_label("Secret").wait_for()
+
+
 async def test_each_page_shows_what_there_is(admin: Visit) -> None:
     for where, expected in PAGES.items():
         await admin.go(where)

@@ -21,6 +21,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, Error, Full
 from tidewarden.node.store_links import StoreLinks
 from tidewarden.queue import TaskSpec
+from tidewarden.queue.shards.shard_group import TOGETHER
 from tidewarden.queue.shared_lua import SHARED
 from tidewarden.store import Scripts
 from tidewarden.store.reply_errors import TooFewCopies
@@ -415,6 +416,69 @@ async def test_a_shard_that_refuses_is_asked_by_itself(node: Any) -> None:
     await n0.link.call("HSET", shards_of(n0.queues, "q")[1].keys[0] + ":shard", "format", "99")
     with pytest.raises(Error, match="has format 99"):
         await n0.queues.scripts.run_each("queue.stats", "q", ())
+
+
+async def test_queues_that_are_asked_in_one_turn_are_asked_in_one_call(node: Any) -> None:
+    """
+    Each hears what it has itself, whoever gives up: one of them asked first, another was sent.
+    """
+    n0 = await node()
+    names = [f"q{number}" for number in range(TOGETHER + 2)]
+    for name, shards in ((names[0], 2), (names[-1], 3)):
+        await n0.queues.admin.configure(name, {"shards": shards})
+    puts = (
+        n0.queues.put(name, TaskSpec(b"x")) for n, name in enumerate(names) for _ in range(n + 3)
+    )
+    await asyncio.gather(*puts)
+    asked = [asyncio.ensure_future(counts(n0, name)) for name in names]
+    alone = [
+        [
+            (await n0.queues.scripts.run("queue.stats", name, shard, ()))[1]
+            for shard in range({names[0]: 2, names[-1]: 3}.get(name, 1))
+        ]
+        for name in names
+    ]
+    assert [sum(one) for one in alone] == [n + 3 for n in range(len(names))]
+    assert await asyncio.gather(*asked) == alone
+    for turns in (1, 3):  # before the call is sent, and after
+        calls = n0.link.calls
+        asked = [asyncio.ensure_future(counts(n0, name)) for name in names]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert (n0.link.calls > calls) is (turns > 1)
+        for given_up in (asked[1], asked[7]):
+            given_up.cancel()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert n0.link.calls - calls == 2, "those of one shard, and the two that were configured"
+        for place, one in enumerate(found):
+            if place in (1, 7):
+                assert isinstance(one, asyncio.CancelledError)
+            else:
+                assert one == alone[place]
+
+
+async def test_a_queue_that_refuses_harms_no_other_that_is_asked_in_the_same_call(
+    node: Any,
+) -> None:
+    """One was cut anew, another cannot be read."""
+    n0, n1 = await node(), await node("n1")
+    for name in ("q1", "q2"):
+        await n0.queues.put(name, TaskSpec(b"x"))
+    await n1.queues.admin.configure("new", {"shards": 2})
+    await n0.queues.admin.settings("new")
+    await n1.queues.admin.configure("new", {"shards": 3})
+    both = await asyncio.gather(counts(n0, "new"), counts(n0, "q1"))
+    assert both == [[0, 0, 0], [1]]
+    await n0.link.call("HSET", shards_of(n0.queues, "q2")[0].keys[0] + ":shard", "format", "99")
+    await n0.queues.scripts.run("queue.stats", "q1", 0, ())
+    spoilt, well = await asyncio.gather(counts(n0, "q2"), counts(n0, "q1"), return_exceptions=True)
+    assert "has format 99" in str(spoilt)
+    assert well == [1]
+
+
+async def counts(node: Any, queue: str) -> list[int]:
+    """Count the ready tasks of each shard."""
+    return [row[1] for row in await node.queues.scripts.run_each("queue.stats", queue, ())]
 
 
 LOCALS_SPARE = 2

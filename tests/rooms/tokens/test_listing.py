@@ -12,7 +12,7 @@ import pytest
 from support.tokens import harness
 
 from tidewarden.config.rights import Rights
-from tidewarden.errors import BadArg, NotFound
+from tidewarden.errors import BadArg, Internal, NotFound
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.accounts.account_store import Entry
 from tidewarden.tokens.verbs.listing import LOOKED_MAX, PROVIDERS_MAX, Listing
@@ -261,3 +261,63 @@ async def test_of_many_small_providers_each_is_asked_once() -> None:
         assert small.asked - before <= PROVIDERS_MAX
         pages += 1
     assert (small.asked, pages) == (999, 4)
+
+
+async def test_a_provider_that_cannot_be_read_fails_the_pages_that_reach_it() -> None:
+    class Spoilt:
+        """Three providers of nine accounts, which are read together; the last one's are lost."""
+
+        asked = 0
+
+        async def shards(self, _queue: str) -> int:
+            return 1
+
+        async def first_pages(self, queue: str, _count: int, **_options: Any) -> Any:
+            self.asked += 1
+            if queue == "qc":
+                raise Internal("its record has format 99")
+            row = AccountRow(1, 1, 0, 50, 40, b"", b"")
+            return [(0, 100, [Entry(f"a{number}", row, None) for number in range(9)])]
+
+        async def script(self, *_: Any) -> Any:
+            return [0, 0, 0, 100, 0, b""]
+
+    spoilt: Any = Spoilt()
+    provider = harness.provider("http://127.0.0.1:9/")
+    providers = {name: replace(provider, name=name) for name in "abc"}
+    listing = Listing(spoilt, {name: f"q{name}" for name in "abc"}, providers)
+    found, after = await listing.page(list("abc"), "", 17, "")
+    assert [entry["account"] for entry in found] == [
+        *(f"a/a{number}" for number in range(9)),
+        *(f"b/a{number}" for number in range(8)),
+    ]
+    assert spoilt.asked == 3, "the third was read ahead"
+    with pytest.raises(Internal, match="format 99"):
+        await listing.page(list("abc"), "", 17, after)
+
+
+async def test_a_queue_that_is_cut_anew_while_a_page_is_read_is_read_as_it_is_now() -> None:
+    class Recut:
+        """It had four shards, and has one when the beginnings of the four have been read."""
+
+        def __init__(self) -> None:
+            row = AccountRow(1, 1, 0, 50, 40, b"", b"")
+            self.entries = [Entry(f"a{number}", row, None) for number in range(4)]
+
+        async def shards(self, _queue: str) -> int:
+            return 1
+
+        async def first_pages(self, _queue: str, _count: int, **_options: Any) -> Any:
+            return [(0, 100, [entry]) for entry in self.entries]
+
+        async def page(self, _queue: str, shard: int, scan: int, *_: Any, **_options: Any) -> Any:
+            assert (shard, scan) == (0, 0)
+            return 0, 100, self.entries
+
+        async def script(self, *_: Any) -> Any:
+            return [0, 0, 0, 100, 0, b""]
+
+    recut: Any = Recut()
+    listing = Listing(recut, {"p": "q"}, {"p": harness.provider("http://127.0.0.1:9/")})
+    found, after = await listing.page(["p"], "", 100, "")
+    assert ([entry["account"] for entry in found], after) == ([f"p/a{n}" for n in range(4)], "")

@@ -257,10 +257,8 @@ async def test_a_failure_goes_back_into_the_queue_with_its_troubles(bench: Bench
     assert (opened.troubles, opened.found) == (troubles, None)
 
 
-async def test_among_the_late_those_that_fail_give_way_to_those_that_were_not_asked(
-    bench: Bench,
-) -> None:
-    """However soon they are tried again, and however long ago they expired."""
+async def late_ones(bench: Bench) -> None:
+    """Two that fail and one that was not asked yet, which expired last; all are ready."""
     for account, late_ms in (("failing", 60_000), ("roused", 50_000), ("well", 1_000)):
         assert await bench.put(account, due_ms=-late_ms, life_ms=-late_ms)
     for account, wait_s in (("failing", 2.0), ("roused", 3600.0)):
@@ -268,10 +266,47 @@ async def test_among_the_late_those_that_fail_give_way_to_those_that_were_not_as
         await bench.ledger.intend(QUEUE, account, task.lease, LEASE_MS)
         step = Step("retry", wait_s, RefreshTroubles(tries=1, outcome="unavailable"))
         assert await bench.ledger.failed(QUEUE, account, task.lease, step)
-    bench.now_ms += 3_000
+    bench.now_ms += 2_000
+    assert await bench.ledger.rouse(QUEUE, 0, 10_000) == 1
+    assert await bench.ledger.rouse(QUEUE, 0, 1) == 0
+    bench.now_ms += 1_000
+
+
+async def test_among_the_late_those_that_fail_give_way_to_those_that_were_not_asked(
+    bench: Bench,
+) -> None:
+    """However soon they are tried again, and however long ago they expired."""
+    await late_ones(bench)
+    assert [(await bench.take("")).id for _ in range(3)] == ["well", "failing", "roused"]
+
+
+async def test_they_give_way_also_where_somebody_waits_for_each(bench: Bench) -> None:
+    await late_ones(bench)
+    for account in ("failing", "roused", "well"):
+        assert await bench.ledger.refresh(QUEUE, account) == "QUEUED"
+    assert (await bench.take("")).id == "well"
+
+
+async def test_who_was_not_asked_after_all_keeps_its_place(bench: Bench) -> None:
+    for account, late_ms in (("first", 60_000), ("second", 1_000)):
+        assert await bench.put(account, due_ms=-late_ms, life_ms=-late_ms)
+    task = await bench.take("first")
+    untouched = Step("hold", 0, RefreshTroubles())
+    assert await bench.ledger.failed(QUEUE, "first", task.lease, untouched)
+    assert (await bench.take("")).id == "first"
+
+
+async def test_whose_token_lives_keeps_its_deadline(bench: Bench) -> None:
+    """Also where it is tried again before the token ends, and not after it."""
+    expires_ms = bench.now_ms + 100_000
+    await bench.put("a", due_ms=0, life_ms=100_000)
+    task = await bench.take("a")
+    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
+    step = Step("retry", 300.0, RefreshTroubles(tries=1, outcome="unavailable"))
+    assert await bench.ledger.failed(QUEUE, "a", task.lease, step)
     assert await bench.ledger.rouse(QUEUE, 0, 1) == 1
     bench.now_ms += 1_000
-    assert [(await bench.take("")).id for _ in range(3)] == ["well", "failing", "roused"]
+    assert (await bench.take("a")).deadline_ms == expires_ms
 
 
 async def test_a_failure_that_is_told_under_an_older_number_changes_nothing(bench: Bench) -> None:

@@ -35,6 +35,28 @@ async def test_one_that_was_well_is_found_behind_many_that_fail(bench: Bench) ->
     assert (await probed(bench, level=2)).startswith("bad")
 
 
+async def test_one_that_was_well_is_found_below_many_that_are_late_and_fail(
+    bench: Bench,
+) -> None:
+    """They were tried since it expired, and are more than are looked through."""
+    await bench.put("a", due_ms=0, life_ms=1)
+    await bench.take("a")
+    row = replace(bench.row(1, 2, due_ms=10, life_ms=10), refreshed=True)
+    assert await bench.stored(row) == "STORED"
+    for number in range(850):
+        await bench.put(account := f"bad{number}", due_ms=-1000, life_ms=-1000)
+        task = await bench.take(account)
+        await bench.ledger.intend(QUEUE, account, task.lease, 40_000)
+        step = Step("retry", 1, RefreshTroubles(tries=1, outcome="x"))
+        assert await bench.ledger.failed(QUEUE, account, task.lease, step)
+    bench.now_ms += 10_000
+    for _ in range(5):
+        await bench.queues.scripts.run(
+            "queue.take", QUEUE, 0, (200, 1, 1, 1, "nobody"), now_ms=bench.now_ms
+        )
+    assert await probed(bench, level=0) == "a"
+
+
 async def test_of_those_that_were_never_tried_one_is_chosen_by_chance(bench: Bench) -> None:
     for number in range(150):
         await bench.put(f"a{number}", due_ms=0, life_ms=1000 + number)

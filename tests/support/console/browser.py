@@ -55,6 +55,7 @@ class Visit:
     async def log_in(self, user: str, secret: str) -> None:
         """Fill in the form; the page behind it comes when it is right."""
         await self.page.goto(f"{self.url}/")
+        await self.sees("Secret")
         await self.page.get_by_label("User").fill(user)
         await self.page.get_by_label("Secret").fill(secret)
         await self.page.get_by_role("button", name="Log in").click()

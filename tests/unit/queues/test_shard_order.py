@@ -8,6 +8,8 @@ from typing import cast
 import pytest
 from support.queues.seat import NOTHING, Seat, turn
 
+from tidewarden.errors import Error, StoreDown
+from tidewarden.queue.background import BackgroundTasks
 from tidewarden.queue.shards.shard_group import ShardGroup
 from tidewarden.store import StoreConnection
 
@@ -123,12 +125,17 @@ async def test_a_queue_that_waits_for_nobody_goes_by_the_link(seat: Seat) -> Non
     assert not any(link.sent for link in seat.lanes.links)
 
 
+def group_of(seat: Seat) -> ShardGroup:
+    link, background = cast(StoreConnection, seat.link), BackgroundTasks()
+    return ShardGroup(link, seat.scripts, lambda: "n0.1", background)
+
+
 async def test_shards_asked_together_stay_behind_their_flights_and_before_the_next() -> None:
     """
     A reply that is older than another is told by the clock, which shows whole milliseconds.
     """
     seat = Seat(2)
-    group = ShardGroup(cast(StoreConnection, seat.link), seat.scripts, lambda: "n0.1")
+    group = group_of(seat)
     put = seat.shards[1].put("a", "", b"1")
     await turn()
     asked = asyncio.ensure_future(group.run(seat.shards, "queue.stats", ()))
@@ -152,3 +159,66 @@ async def test_shards_asked_together_stay_behind_their_flights_and_before_the_ne
     await turn()
     seat.lane.confirm()
     assert await ack == 1
+
+
+async def test_of_queues_asked_together_one_in_a_flight_goes_by_itself() -> None:
+    seat = Seat(3)
+    group = group_of(seat)
+    put = seat.shards[1].put("a", "", b"1")
+    await turn()
+    asked = [
+        asyncio.ensure_future(group.run(shards, "queue.stats", ()))
+        for shards in (seat.shards[:2], seat.shards[2:])
+    ]
+    await turn()
+    (sent,) = seat.data.sent
+    assert [f"{{tw:q:{n}}}".encode() in sent for n in range(3)] == [True, False, True]
+    seat.data.answer([[8, -1, 0, "s0"], [8, -1, 0, "s2"]])
+    await turn()
+    assert [one.done() for one in asked] == [False, True]
+    lane = seat.lane
+    lane.answer(NOTHING)
+    await turn()
+    seat.data.answer([9, -1, 0, "s1"])
+    assert await asyncio.gather(*asked) == [["s0", "s1"], ["s2"]]
+    lane.confirm()
+    assert await put == 1
+
+
+async def test_a_script_that_fails_at_one_shard_fails_only_who_asked_for_that_one() -> None:
+    """It gives no answer of the others, whose queues are asked by themselves then."""
+    seat = Seat(2)
+    group = group_of(seat)
+    runs = (group.run((shard,), "queue.stats", ()) for shard in seat.shards)
+    asked = asyncio.gather(*runs, return_exceptions=True)
+    await turn()
+    fault = Error("user_script:7: attempt to index a nil value")
+    seat.data.answer(fault)
+    await turn()
+    assert len(seat.data.sent) == 3
+    seat.data.answer([8, -1, 0, "s0"], fault)
+    assert await asked == [["s0"], fault]
+
+
+async def test_where_the_store_is_away_nobody_asks_again() -> None:
+    seat = Seat(2)
+    group = group_of(seat)
+    runs = (group.run((shard,), "queue.stats", ()) for shard in seat.shards)
+    asked = asyncio.gather(*runs, return_exceptions=True)
+    await turn()
+    seat.data.lose()
+    assert [type(one) for one in await asked] == [StoreDown, StoreDown]
+    assert len(seat.data.sent) == 1
+
+
+async def test_who_waits_for_a_call_that_was_cancelled_is_cancelled() -> None:
+    seat = Seat(2)
+    asked = asyncio.ensure_future(group_of(seat).run(seat.shards, "queue.stats", ()))
+    await turn()
+    assert len(seat.data.sent) == 1
+    (call,) = asyncio.all_tasks() - {asyncio.current_task(), asked}
+    call.cancel()
+    await asyncio.wait({call})
+    await turn()
+    assert call.cancelled()
+    assert asked.cancelled()

@@ -78,9 +78,12 @@ end
 local function usual_span(guess)
   local spans = {}
   for i = 1, 5 do
-    local t = delayed_next(math.floor(now + guess * i / 3))
-    t = t and task_get(t)
-    if t then spans[#spans + 1] = t.deadline - t.due end
+    local id = delayed_next(math.floor(now + guess * i / 3))
+    local t = id and task_get(id)
+    -- Who is late when it is tried again tells nothing.
+    if t and t.deadline > delayed_at(t, (tries_get(id))) then
+      spans[#spans + 1] = t.deadline - t.due
+    end
   end
   table.sort(spans)
   return spans[math.ceil(#spans / 2)] or guess

@@ -97,7 +97,7 @@ class Shard:
         on_refused: Callable[[BaseException], object] = bool,
     ) -> None:
         self.keys = keys
-        self._stamp = f"/{layout}" if layout else ""
+        self.layout = f"/{layout}" if layout else ""  # as scripts are told it
         self.lease_clock = lease_clock
         self._store_memory = store_memory or StoreMemory()
         self._on_resharded = on_resharded
@@ -488,8 +488,8 @@ class Shard:
         It has the time (0: the store's), the lease clock, and the queue's layout.
         """
         if now_ms == 0 and self.lease_clock is not None:
-            return self.lease_clock.stamp(self._stamp)
-        return f"{now_ms}{self._stamp}" if self._stamp else now_ms
+            return self.lease_clock.stamp(self.layout)
+        return f"{now_ms}{self.layout}" if self.layout else now_ms
 
     def repeat(self, name: str, item: Sequence[Arg], receiver: ReplySink) -> None:
         """Run one item of a batch that was refused elsewhere; a second refusal is final."""

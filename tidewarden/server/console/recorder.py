@@ -162,7 +162,7 @@ class FigureRecorder:
         if self._tokens is None:
             return
         failed: dict[str, float] = {}
-        for (name, outcome), number in self._tokens.metrics()["webhooks"].items():
+        for (name, outcome), number in self._tokens.deliveries.items():
             if outcome == "failed":
                 failed[name] = failed.get(name, 0) + number
         for name, number in failed.items():
@@ -248,7 +248,7 @@ class FigureRecorder:
             for name in status["members"]
             if (since_ms := self.timeline.silent_since_ms(name))
         }
-        unreadable = 0 if self._tokens is None else self._tokens.metrics()["journal_unreadable"]
+        unreadable = 0 if self._tokens is None else self._tokens.unreadable
         return AlertFigures(
             node=self._name,
             slot=slot,

@@ -37,8 +37,8 @@ class UnconfiguredAccounts:
     async def say(self) -> None:
         """Name them in the log. Never raises: what the store does not tell is not said."""
         try:
-            for queue in sorted(await self._names()):
-                if queue.startswith(QUEUE_PREFIX) and queue not in self._configured:
+            for queue in sorted(set(await self._names()) - set(self._configured)):
+                if queue.startswith(QUEUE_PREFIX):
                     self._say(queue, (await self._accounts.stats(queue))["total"])
         except errors.Error as error:
             log.debug("accounts without a provider were not looked for: %s", error)

@@ -35,11 +35,12 @@ class FairShare:
 
     A provider may hold as many as are free, so that one which hangs on to all it can get never
     keeps another from beginning: the dynamic thresholds of Choudhury and Hahne (1998), with a
-    factor of one.
+    factor of one. Takes of many providers that are under way together may bring more than there are
+    seats for.
     """
 
     def __init__(self, total: int) -> None:
-        self._empty = total
+        self._empty = total  # below 0 while more are taken
         self._held: Counter[str] = Counter()
         """Of those that hold any."""
         self._waiting: dict[str, asyncio.Event] = {}
@@ -64,7 +65,7 @@ class FairShare:
         if not self._held[name]:
             del self._held[name]
         served = (event for waiting, event in self._waiting.items() if self.free(waiting))
-        for event in islice(served, self._empty if self._held else None):
+        for event in islice(served, max(0, self._empty) if self._held else None):
             event.set()
 
     async def wait(self, name: str) -> None:

@@ -84,7 +84,7 @@ for i = 1, #items do
       if what == 'retry' then redis.call('ZADD', FAILING, text(now + delay_ms), account) end
       if replay_until > 0 then
         t.priority, t.deadline = REPLAY, replay_until
-      else
+      elseif what ~= 'hold' or delay_ms > 0 then -- else it was not asked, and keeps its place
         if t.priority == REPLAY then
           local row = redis.call('HGET', ACCOUNTS, account)
           local head = row and row_head(row)
@@ -93,7 +93,7 @@ for i = 1, #items do
         t.priority = NORMAL -- whoever wanted it sooner has had the try
         -- Of those that are late the first to expire goes first: whoever fails again and again
         -- would be it for ever, and those that were not asked yet would never be.
-        t.deadline = math.max(t.deadline, now + delay_ms)
+        if delay_ms > 0 then t.deadline = math.max(t.deadline, now + delay_ms) end
       end
       task_put(account, t)
       end_lease(account, t, r, 'release', delay_ms)

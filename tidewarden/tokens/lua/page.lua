@@ -2,6 +2,7 @@
 -- least once, perhaps twice.
 -- DURABILITY none
 -- GROWS   no
+-- READS
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 cursor (0: from the start)

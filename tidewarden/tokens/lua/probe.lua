@@ -1,9 +1,9 @@
 -- probe: leases one ready task of a shard although its queue is paused. First goes an account that
 -- can be saved now alone (a priority before those that somebody waits for), then one that was well
--- and still lives, the first to expire first, then one that was well, the last to expire first
--- (accounts that fail for good expired long ago). Only where the caller allows it: one that was
--- never tried, by chance, because those that were imported together may all be bad; or one that
--- fails, namely the one whose next try has been due for longest, so that none is asked twice before
+-- and still lives, the first to expire first, then one that was well, the last to expire first, or,
+-- if many that fail stand before it, the first. Only where the caller allows it: one that was never
+-- tried, by chance, because those that were imported together may all be bad; or one that fails,
+-- namely the one whose next try has been due for longest, so that none is asked twice before
 -- others.
 -- DURABILITY none
 -- GROWS   no
@@ -41,7 +41,7 @@ end
 -- The first in that order who will do. Those that fail may be many, and due before all others; of
 -- those that were never tried the search begins somewhere by chance.
 local function first_well(ready, first_end, last_end)
-  local upward = last_end == '+inf'
+  local upward = first_end == '-inf' or last_end == '+inf'
   local command = upward and 'ZRANGEBYSCORE' or 'ZREVRANGEBYSCORE'
   for page = level > 0 and -1 or 0, PAGES - 1 do
     local more = page < 0
@@ -72,6 +72,9 @@ local function chosen()
   local id, name = first_well(ready, '(' .. text(now), '+inf')
   if not id then
     id, name = first_well(ready, text(now), '-inf')
+  end
+  if not id then
+    id, name = first_well(ready, '-inf', text(now))
   end
   if id then return id, name end
   if level < 2 then return nil end

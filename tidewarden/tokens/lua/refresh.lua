@@ -52,10 +52,10 @@ for i = 3, #ARGV, 4 do
     local at = force and forced_at(account, apart_ms) or now
     local anyway = tonumber(next_try) or t and t.due -- when it is tried by itself
     if not (t and t.priority <= WANTED and t.due <= at or at > now and anyway and anyway <= at) then
-      put_task(
-        account,
-        token_task(at, head.expires > 0 and head.expires or now + S.urgent_ms, WANTED)
-      )
+      local deadline = head.expires > 0 and head.expires or now + S.urgent_ms
+      -- It failed: see failed.lua.
+      if next_try then deadline = math.max(deadline, math.min(tonumber(next_try), at)) end
+      put_task(account, token_task(at, deadline, WANTED))
     end
     if hope_for(account) or next_try and (at == now or tonumber(next_try) > at) then
       redis.call('ZADD', FAILING, text(at), account)

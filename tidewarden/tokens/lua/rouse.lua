@@ -38,7 +38,11 @@ for i, account in ipairs(waiting) do
   else
     redis.call('ZADD', FAILING, text(at), account)
     if t and not (r and r.holder ~= '') then -- else somebody is at it
-      if r and t.deadline == r.lease_ms then t.deadline = at end -- late: see failed.lua
+      if t.deadline == delayed_at(t, r) then -- it would be late by then: see failed.lua
+        local raw = redis.call('HGET', ACCOUNTS, account)
+        local head = raw and row_head(raw)
+        t.deadline = math.max(at, head and head.expires or 0)
+      end
       t.due = at
       put_task(account, t)
       moved = moved + 1

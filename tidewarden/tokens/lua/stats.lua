@@ -2,14 +2,16 @@
 -- changes nothing.
 -- DURABILITY none
 -- GROWS   no
+-- READS
 -- EACH    of several shards of one server in one call
 -- KEYS    1 the shard  2 the view
 -- RETURNS {accounts, fresh, late, failing, stopped, dead, lost, open intents, spares, next try of
 --         one that fails, ms | 0, accounts whose refresh tokens end within a day, 7 days, 30 days
 --         whatever is done, the client's record as client.lua keeps it (empty but in the first
 --         shard), ms of the leases' clock, how far unix time is ahead of it}; the rest of the
---         accounts are expiring. A failing account whose retry is due counts as failing alone; one
---         that is under way just now may count as expiring instead of late.
+--         accounts are expiring. A failing account whose retry is due counts as failing alone, and
+--         while its token lives a late one counts as expiring for it; likewise one that is under
+--         way just now.
 open()
 local total, failing, dead, lost =
   redis.call('HLEN', ACCOUNTS),

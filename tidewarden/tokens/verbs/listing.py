@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,14 @@ PROVIDERS_MAX = 256  # Likewise, of those that have few accounts or none.
 SLACK = 32  # Accounts by which a batch of the store's scan may be longer than was asked for.
 FEW = 8  # Accounts of a shard that are asked for together with those of the others.
 DIGITS_MAX = 20  # of the store's own cursor, which has 64 bits
+AHEAD = 32  # Providers whose beginnings are read together.
 Page = tuple[list[dict[str, Any]], str]
+Known = tuple[Facts, dict[str, Any]]
+"""What is known of a provider, and its :func:`.provider_status.figures`."""
+Beginning = tuple[list[Batch | None], Known | None]
+"""
+Of a provider: the accounts of each shard that has few; what is known of it, where any has some.
+"""
 
 
 class Listing:
@@ -59,11 +67,7 @@ class Listing:
         once. Long pages end before a batch that might not fit, or a fleet in which many accounts
         are put could have the same batch given again and again.
         """
-        if state and state not in account_state.STATES:
-            raise errors.BadArg(
-                errors.Field("state"),
-                f" is {state[:60]!r}; allowed are {', '.join(account_state.STATES)}",
-            )
+        _check_state(state)
         check_range(count, "count", 1, PAGE_MAX)
         at = await parse_cursor(after, names, self._accounts, self._queue_of)
         shard, scan, last = at.shard, at.scan, at.last
@@ -72,24 +76,28 @@ class Listing:
         found: list[dict[str, Any]] = []
         looked, slack = 0, SLACK if count > 4 * SLACK else 0
         asked = at.asked if last else count - slack
+        begun = Beginnings(self._accounts, self._queue_of, self._known, names, troubled)
         for name in names[names.index(at.provider) :]:
             queue, known = self._queue_of[name], None
             if chosen and looked >= PROVIDERS_MAX:
                 return found, str(Cursor(name))
-            small = await self._small(queue, troubled) if scan == 0 else {}
-            looked += bool(small)
+            small: list[Batch | None] = []
+            if scan == 0:
+                left = PROVIDERS_MAX - looked if chosen else AHEAD
+                small, known = await begun.of(name, min(1 + (count - len(found)) // FEW, left))
             shards = await self._accounts.shards(queue)
+            if len(small) != shards:  # none was read, or the queue was cut anew since
+                small = [None] * shards
+            looked += any(small)
             while shard < shards:
                 room = count - len(found)
                 if slack and found and room <= slack:
                     return found, str(Cursor(name, shard, scan))
-                if scan or shard not in small:
-                    following, now_ms, entries = await self._accounts.page(
-                        queue, shard, scan, asked, troubled=troubled
-                    )
+                batch = None if scan else small[shard]
+                if batch is None:
+                    batch = await self._accounts.page(queue, shard, scan, asked, troubled=troubled)
                     looked += 1
-                else:
-                    following, now_ms, entries = small[shard]
+                following, now_ms, entries = batch
                 if following != at.end:
                     last = ""
                 async for entry in in_turns(sorted(entries, key=lambda entry: entry.account)):
@@ -111,15 +119,6 @@ class Listing:
                     return found, str(Cursor(name, shard, scan))
             shard = 0
         return found, ""
-
-    async def _small(self, queue: str, troubled: bool) -> dict[int, Batch]:
-        """
-        Return the shards of a queue that have few accounts, with these.
-
-        Of thousands of providers most have no others.
-        """
-        batches = await self._accounts.first_pages(queue, FEW, troubled=troubled)
-        return {shard: batch for shard, batch in enumerate(batches) if batch[0] == 0}
 
     def _described(
         self, entry: Entry, now_ms: int, client: Facts, stands: Mapping[str, Any]
@@ -179,11 +178,59 @@ class Listing:
         """Estimate how many accounts of a provider fall due in each of the next steps of time."""
         return await self._accounts.due(self._queue_of[provider], step_ms, steps)
 
-    async def _known(self, provider: str) -> tuple[Facts, dict[str, Any]]:
+    async def _known(self, provider: str) -> Known:
         """Read what nodes know of our client there, and its :func:`.provider_status.figures`."""
         seen = await read_client(self._queue_of[provider], self._accounts)
         client = client_facts(self._providers[provider], *seen)
         return client, figures(client, 0)
+
+
+class Beginnings:
+    """
+    Reads where a page meets the first accounts of its providers, of several together.
+
+    Of thousands of providers most have few accounts, and each alone would cost calls of its own.
+    ``known`` reads what is known of a provider. ``troubled``: of the accounts that are.
+    """
+
+    def __init__(
+        self,
+        accounts: AccountStore,
+        queue_of: Mapping[str, str],
+        known: Callable[[str], Awaitable[Known]],
+        names: list[str],
+        troubled: bool,
+    ) -> None:
+        self._accounts = accounts
+        self._queue_of = queue_of
+        self._known = known
+        self._names = names
+        self._troubled = troubled
+        self._read: dict[str, Beginning | BaseException] = {}
+
+    async def of(self, name: str, most: int) -> Beginning:
+        """
+        Return a provider's, which is read with at most ``most`` in all.
+
+        What goes wrong with another of them matters to those who ask for that one. Raises: what the
+        store raises.
+        """
+        if name not in self._read:
+            first = self._names.index(name)
+            names = self._names[first : first + min(most, AHEAD)]
+            found = await asyncio.gather(*map(self._begin, names), return_exceptions=True)
+            self._read = dict(zip(names, found, strict=True))
+        beginning = self._read.pop(name)
+        if isinstance(beginning, BaseException):
+            raise beginning
+        return beginning
+
+    async def _begin(self, name: str) -> Beginning:
+        queue = self._queue_of[name]
+        batches = await self._accounts.first_pages(queue, FEW, troubled=self._troubled)
+        small = [batch if batch[0] == 0 else None for batch in batches]
+        met = any(batch and batch[2] for batch in small)
+        return small, await self._known(name) if met else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +250,13 @@ class Cursor:
 
     def __str__(self) -> str:
         return f"{self.provider}:{self.shard}:{self.scan}:{self.end}:{self.asked}:{self.last}"
+
+
+def _check_state(state: str) -> None:
+    """Raise BadArg unless it is one, or empty."""
+    if state and state not in account_state.STATES:
+        allowed = f"allowed are {', '.join(account_state.STATES)}"
+        raise errors.BadArg(errors.Field("state"), f" is {state[:60]!r}; {allowed}")
 
 
 async def parse_cursor(

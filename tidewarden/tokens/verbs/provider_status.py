@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from tidewarden.tokens.provider import advice
 from tidewarden.tokens.why.facts import Facts
-from tidewarden.tokens.why.table import told, value_of
+from tidewarden.tokens.why.table import Row, sections, value_of
 from tidewarden.tokens.why.wording import fill
 
 
@@ -18,8 +19,7 @@ def figures(client: Facts, due_ms: int) -> dict[str, Any]:
     ``due_ms``: when one of its failing accounts is tried next, unix; 0: none fails, or it is not
     asked.
     """
-    # A quarantine alone keeps nobody waiting.
-    row = next(row for row in told("client", client) if row.state and row.code != "quarantine")
+    row = next(row for row in _standings() if row.holds(client))
     hold, quarantine, error = client.hold, client.quarantine, fill(row.error, client)
     next_ms = max(due_ms, client.held_until_ms, client.quiet_until_ms) if error else 0
     return {
@@ -36,6 +36,12 @@ def figures(client: Facts, due_ms: int) -> dict[str, Any]:
         "quarantined_since_ms": quarantine.since_ms if quarantine is not None else 0,
         "advice": advice.of_provider(client.provider, error) if error else "",
     }
+
+
+@cache
+def _standings() -> Sequence[Row]:
+    """Return the rows that say how a provider stands. A quarantine alone keeps nobody waiting."""
+    return [row for row in sections()["client"][0] if row.state and row.code != "quarantine"]
 
 
 def beside(account: dict[str, Any], stands: Mapping[str, Any]) -> dict[str, Any]:

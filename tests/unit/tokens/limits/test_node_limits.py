@@ -88,6 +88,21 @@ async def test_of_thousands_that_wait_a_seat_wakes_those_who_waited_longest_and_
     assert len(woken) == 3000
 
 
+async def test_what_takes_bring_beyond_the_seats_is_worked_off_before_anybody_is_woken() -> None:
+    """Each of thousands of takes asks for what is free, and all may find something."""
+    seats = FairShare(2)
+    for name in "abcde":
+        seats.take(name)
+    waiting = asyncio.create_task(seats.wait("f"))
+    await asyncio.sleep(0)
+    for left, name in enumerate("abcd", 1):
+        assert (seats.free("f"), waiting.done()) == (0, False)
+        seats.leave(name)
+        await asyncio.sleep(0)
+        assert seats.free("f") == max(0, left - 3)
+    await asyncio.wait_for(waiting, 20)
+
+
 def test_without_the_store_each_node_keeps_to_its_part() -> None:
     living = 4
     hosts = HostRateLimits(nodes=lambda: living)
