@@ -8,7 +8,7 @@ import contextlib
 import redis
 
 from .provider import WELL, Book, Grant, Reply, oauth_error
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 EACH_S = 60.0
 
@@ -18,6 +18,16 @@ class LimitPerAccount(Scenario):
     One request an account and minute is allowed; the workers of 2 % of the accounts ask for more.
     """
 
+    rule = Rule(
+        "an account is not asked before the time that its own answer named",
+        (
+            (
+                "tokens/policy/failures.py",
+                "return max(wait, verdict.retry_after_s) + case.dice",
+                "return wait",
+            ),
+        ),
+    )
     watched_s = 1200.0
     eager_share = 0.02
     every_s = 20.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from .provider import Book, Grant, Reply
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 LIVES_S = (1, 0, -1)
 APART = 20
@@ -16,6 +16,10 @@ APART_S = 10.0
 class ShortLives(Scenario):
     """Each twentieth account is given expires_in 1, 0 or -1."""
 
+    rule = Rule(
+        "no token is asked for more often than each ten seconds, however short it lives",
+        (("tokens/policy/due_times.py", "    if life < LIFE_S_MIN:\n", "    if False:\n"),),
+    )
     factor = 5.0
     fleet = 1000
     life_s = 600.0
@@ -27,7 +31,7 @@ class ShortLives(Scenario):
         number = int(grant.name[1:])
         if number % APART:
             return None
-        grant.bad = True  # Its readers never have a token for long.
+        grant.bad = True  # Its readers have no token for long.
         life_s = LIVES_S[number // APART % len(LIVES_S)]
         return Reply(200, kind=f"expires_in {life_s}", pair={"expires_in": life_s})
 
