@@ -122,7 +122,8 @@ def show(found: Figures, wall_s: float) -> None:
     for check in found.checks:
         print(f"    {check}")
     print(
-        f"    {wall_s:.0f} s of the machine's time; answers {found.answers}; states {found.states}"
+        f"    {wall_s:.0f} s, of processor {found.used_s:.0f} s; answers {found.answers}; states"
+        f" {found.states}"
     )
     print(f"    events {found.events}; errors {found.errors}", flush=True)
 

@@ -28,7 +28,7 @@ class AFewUnauthorized(Scenario):
     tokens = given(give_up_s=give_up_s)  # By default four days, which are too long to be played.
     late_max = 0.001
     bad = 60
-    ended = GIVEN_UP
+    ended: tuple[str, ...] = GIVEN_UP
     ends_s = life_s + give_up_s
     """Within so long they are given up."""
     quick = given(fleet=300, bad=75, watched_s=150.0)

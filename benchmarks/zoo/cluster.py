@@ -148,7 +148,7 @@ class Cluster:
     def events(self) -> list[tuple[str, dict[str, Any]]]:
         """Every event that was sent: its kind and what stands in it."""
         with self._primary() as store:
-            found = store.xrange("{tidewarden}:events")
+            found: Any = store.xrange("{tidewarden}:events")
         bodies = [json.loads(fields[b"event"]) for _, fields in found]
         return [(body["type"], body["data"]) for body in bodies]
 

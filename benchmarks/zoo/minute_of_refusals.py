@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from .provider import Book, Grant, Reply, oauth_error
+from .provider import CROWD_AT, Book, Grant, Reply, oauth_error
 from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
+AHEAD_S, AHEAD_FACTOR = 60.0, 20.0
+"""So long before the crowd falls due nothing matters yet."""
 SAMPLED_S = 15.0
 """Within so long of the first refusals the first account is asked again, and then the next."""
 
@@ -35,6 +37,10 @@ class MinuteOfRefusals(Scenario):
         return oauth_error(400, "invalid_grant") if self.refusing else None
 
     async def play(self, stage: Stage) -> None:
+        due_s = CROWD_AT * (self.life_s - self.margin_s)
+        stage.clock.run_at(AHEAD_FACTOR)
+        await stage.clock.sleep(due_s - AHEAD_S)
+        stage.clock.run_at(self.factor)
         self.refusing = True
         begun = stage.mark("begun")
         await stage.until(lambda: stage.book.since(begun), self.life_s)

@@ -96,6 +96,8 @@ class Figures:
     errors: dict[str, int] = field(default_factory=dict)
     too_soon: int = 0
     """Requests for an account before the time that a Retry-After named for it."""
+    used_s: float = 0.0
+    """Processor time of nodes and stores."""
     lag_s: float = 0.0
     """The longest by which the machine was late for the driver itself, by the scenario's clock."""
     checks: list[Check] = field(default_factory=list)
@@ -397,6 +399,7 @@ async def _collect(scenario: Scenario, stage: Stage, figures: Figures) -> None:
     figures.given_up = len(wrong)
     figures.recovery_s = stage.recovery_s
     figures.too_soon = sum(book.too_soon for book in books)
+    figures.used_s = stage.cluster.used_s()
     figures.late = scenario.late(stage)
     figures.errors = dict(stage.cluster.logged().most_common(5))
     stage.states = {one["account"]: one for one in accounts}
