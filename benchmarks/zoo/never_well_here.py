@@ -34,9 +34,7 @@ class NeverWellHere(Scenario):
     async def play(self, stage: Stage) -> None:
         stage.clock.run_at(5.0)
         await stage.until(lambda: len(stage.book.asked) >= HANDFUL, 300)
-        self.told_s = await stage.until(
-            lambda: "provider.quarantine_begun" in dict(stage.cluster.events()), 60
-        )
+        self.told_s = await stage.until_told("provider.quarantine_begun", 60)
         stage.clock.run_at(self.factor)
         await stage.clock.sleep(self.watched_s)
 

@@ -160,6 +160,13 @@ class Stage:
             await asyncio.sleep(0.02)
         return min(limit_s, self.clock.now_s() - began)
 
+    async def until_told(self, kind: str, limit_s: float) -> float:
+        """Seconds until an event of that kind was sent, ``limit_s`` when none was by then."""
+        began = self.clock.now_s()
+        while kind not in dict(self.cluster.events()) and self.clock.now_s() < began + limit_s:
+            await self.clock.sleep(1.0)
+        return min(limit_s, self.clock.now_s() - began)
+
     async def recover(self, limit_s: float) -> None:
         """From here on the provider is well: how long until nobody healthy is without a token."""
         self.mark("well")
