@@ -266,7 +266,12 @@ class Scenario:
             async with (
                 serving(*books.values()),
                 cluster_up(
-                    tree, folder, clock, self.sections(books, tree), one_store=self.one_store
+                    tree,
+                    folder,
+                    clock,
+                    self.sections(books, tree),
+                    factor=self.factor,
+                    one_store=self.one_store,
                 ) as cluster,
             ):
                 stage = Stage(clock, self.factor, cluster, books, random.Random(seed))
