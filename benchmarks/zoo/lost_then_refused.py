@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from .provider import Book, Grant, Reply, oauth_error
+from .provider import WELL, Asked, Book, Grant, Reply, oauth_error
 from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 REPLAYS = (
@@ -68,17 +68,16 @@ class LostThenRefused(Scenario):
 
     def _over_s(self, stage: Stage) -> float:
         """By how much a replay came later than at half of what was left of its grace, at most."""
-        asked_s: dict[str, list[float]] = {}
+        asked: dict[str, list[Asked]] = {}
         for one in stage.book.asked:
             if one.grant.name in self.replays:
-                asked_s.setdefault(one.grant.name, []).append(one.at_s)
+                asked.setdefault(one.grant.name, []).append(one)
         most_s = 0.0
-        for times_s in asked_s.values():
-            until_s = times_s[0] + self.grace_s
-            for now_s, next_s in itertools.pairwise(times_s):
-                if now_s < until_s:
-                    allowed_s = max(LEAST_S, (until_s - now_s) / 2 + LEAST_S / 2)
-                    most_s = max(most_s, next_s - now_s - allowed_s)
-                if next_s - times_s[0] > self.grace_s:
-                    break  # The next life of its token.
+        for requests in asked.values():
+            until_s = requests[0].at_s + self.grace_s
+            for one, following in itertools.pairwise(requests):
+                if one.kind == WELL:
+                    break
+                allowed_s = max(LEAST_S, (until_s - one.at_s) / 2 + LEAST_S / 2)
+                most_s = max(most_s, following.at_s - one.at_s - allowed_s)
         return most_s
