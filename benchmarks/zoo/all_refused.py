@@ -24,7 +24,7 @@ class AllRefused(Scenario):
     rule = Rule("nobody is given up while accounts that were well are refused", (NO_QUARANTINE,))
     capacity = 20.0
     refused_s = 5400.0
-    quick = given(fleet=300, factor=60.0, one_store=True)
+    quick = given(fleet=300, life_s=300.0, margin_s=75.0, refused_s=600.0)
     refusing = False
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:

@@ -23,13 +23,13 @@ class Imported(Scenario):
     )
     proven = False  # It is about an import.
     crowd = 1.0
-    quick = given(fleet=600)
+    quick = given(fleet=600, life_s=400.0, margin_s=100.0)
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         return None
 
     async def play(self, stage: Stage) -> None:
-        await stage.clock.sleep(self.life_s)
+        await stage.clock.sleep(0.75 * self.life_s)
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         times = [one.at_s for one in stage.book.asked]

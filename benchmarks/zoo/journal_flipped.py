@@ -44,6 +44,7 @@ class JournalFlipped(Scenario):
         cluster, book = stage.cluster, stage.book
         nodes = await cluster.node_pids()
         await stage.until(lambda: book.open >= 2 * WAITING, self.life_s)
+        stage.clock.run_at(1.0)  # How long nodes take to start is this machine's matter.
         stores = cluster.pids("valkey")
         for pid in stores:
             os.kill(pid, signal.SIGSTOP)
@@ -57,6 +58,9 @@ class JournalFlipped(Scenario):
         finally:
             for pid in stores:
                 os.kill(pid, signal.SIGCONT)
+        asked = len(book.asked)
+        await stage.until(lambda: len(book.asked) > asked, self.margin_s)
+        stage.clock.run_at(self.factor)
         await stage.clock.sleep(1.5 * self.life_s)
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:

@@ -6,7 +6,7 @@ import random
 
 from .all_refused import NO_CLUSTER, NO_QUARANTINE, AllRefused
 from .provider import Book, Grant, Reply, oauth_error
-from .scenario import Check, Figures, Rule, Stage
+from .scenario import Check, Figures, Rule, Stage, given
 
 
 class Mixed504Refusals(AllRefused):
@@ -16,6 +16,8 @@ class Mixed504Refusals(AllRefused):
         "no refusal counts while accounts that were well are refused by more than a few",
         (NO_QUARANTINE, NO_CLUSTER),
     )
+
+    quick = given(fleet=300, factor=60.0, one_store=True)
 
     def __init__(self, *, quick: bool = False) -> None:
         super().__init__(quick=quick)

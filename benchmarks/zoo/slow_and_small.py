@@ -50,7 +50,9 @@ class SlowAndSmall(Scenario):
     fleet = sum(one.accounts for one in FLEETS.values())
     providers: tuple[str, ...] = tuple(FLEETS)
     began_s = float("inf")
-    quick = given(providers=("sixty", "dozen"))
+    parts = 1.0
+    """Of the hours for which they are refused."""
+    quick = given(providers=("sixty", "dozen"), parts=1 / 3)
 
     def book_of(self, name: str, clock: FastClock) -> Book:
         return Book(name, clock, FLEETS[name].life_s, self.margin_s, self.grace_s)
@@ -61,15 +63,15 @@ class SlowAndSmall(Scenario):
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         found = FLEETS[book.name]
         wrong = int(grant.name[1:]) * 7919 % 1000 < 1000 * found.share
-        if wrong and 0 <= now - self.began_s < found.wrong_s:
+        if wrong and 0 <= now - self.began_s < self.parts * found.wrong_s:
             return oauth_error(400, "invalid_grant")
         return None
 
     async def play(self, stage: Stage) -> None:
-        await stage.clock.sleep(CALM_S)
+        await stage.clock.sleep(self.parts * CALM_S)
         self.began_s = stage.clock.now_s()
         longest_s = max(FLEETS[name].wrong_s for name in self.providers)
-        await stage.clock.sleep(longest_s + AFTER_S)
+        await stage.clock.sleep(self.parts * (longest_s + AFTER_S))
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         begun = stage.told("provider.quarantine_begun")
