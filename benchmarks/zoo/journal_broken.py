@@ -30,7 +30,7 @@ class JournalBroken(Scenario):
     life_s = 300.0
     margin_s = 100.0
     broken_s = 60.0
-    quick = given(fleet=300)
+    quick = given(fleet=300, life_s=200.0, margin_s=80.0)
     story = metrics = ""
     told_s = 0.0
 

@@ -37,7 +37,7 @@ class LostThenRefused(Scenario):
     life_s = 300.0
     margin_s = 100.0
     grace_s = 20.0
-    quick = given(fleet=300)
+    quick = given(fleet=300, life_s=200.0, margin_s=60.0)
 
     def __init__(self, *, quick: bool = False) -> None:
         super().__init__(quick=quick)

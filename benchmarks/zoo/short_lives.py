@@ -24,7 +24,7 @@ class ShortLives(Scenario):
     fleet = 1000
     life_s = 600.0
     margin_s = 200.0
-    quick = given(fleet=300)
+    quick = given(fleet=300, life_s=200.0, margin_s=60.0)
     story = ""
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:

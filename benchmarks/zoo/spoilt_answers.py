@@ -31,7 +31,7 @@ class SpoiltAnswers(Scenario):
     life_s = 300.0
     margin_s = 100.0
     grace_s = 20.0
-    quick = given(fleet=300)
+    quick = given(fleet=300, life_s=150.0, margin_s=50.0)
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         number = int(grant.name[1:])
