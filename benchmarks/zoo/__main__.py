@@ -103,7 +103,6 @@ HEAD = (
 def row_of(label: str, found: Figures, *, busy: bool) -> str:
     """A line of the table, as docs/performance.md has it."""
     recovery = "" if found.recovery_s is None else f"{found.recovery_s:,.0f} s"
-    accounts = sum(found.events.values()) - found.provider_events
     name = f"{found.scenario} {label}".strip()
     missed = "; ".join(str(check) for check in found.checks if not check.kept)
     said = ["kept" if found.kept else f"**missed**: {missed}"]
@@ -112,7 +111,7 @@ def row_of(label: str, found: Figures, *, busy: bool) -> str:
     return (
         f"| {name:24} | {found.fleet:>6,} | {found.factor:>3.0f} × | {found.late:>6,}"
         f" | {found.given_up:>8,} | {found.asked:>7,} | {found.wasted:>11,} | {recovery:>8}"
-        f" | {found.live:>6,}/{found.alive_of:<6,} | {found.provider_events:>3}, {accounts:<4,}"
+        f" | {found.live:>6,}/{found.alive_of:<6,} | {found.provider_events:>3}, {found.account_events:<4,}"
         f" | {found.lag_s:>4.1f} s | {', '.join(said)} |"
     )
 

@@ -105,7 +105,15 @@ class Figures:
     @property
     def provider_events(self) -> int:
         """How many events told of a provider."""
-        return sum(count for kind, count in self.events.items() if kind.startswith("provider."))
+        return self._events_of("provider.")
+
+    @property
+    def account_events(self) -> int:
+        """How many events told of an account."""
+        return self._events_of("account.")
+
+    def _events_of(self, what: str) -> int:
+        return sum(count for kind, count in self.events.items() if kind.startswith(what))
 
     @property
     def kept(self) -> bool:
