@@ -111,8 +111,9 @@ def row_of(label: str, found: Figures, *, busy: bool) -> str:
     return (
         f"| {name:24} | {found.fleet:>6,} | {found.factor:>3.0f} × | {found.late:>6,}"
         f" | {found.given_up:>8,} | {found.asked:>7,} | {found.wasted:>11,} | {recovery:>8}"
-        f" | {found.live:>6,}/{found.alive_of:<6,} | {found.provider_events:>3}, {found.account_events:<4,}"
-        f" | {found.lag_s:>4.1f} s | {', '.join(said)} |"
+        f" | {found.live:>6,}/{found.alive_of:<6,}"
+        f" | {found.provider_events:>3}, {found.account_events:<4,} | {found.lag_s:>4.1f} s"
+        f" | {', '.join(said)} |"
     )
 
 
