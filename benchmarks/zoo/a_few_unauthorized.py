@@ -31,7 +31,7 @@ class AFewUnauthorized(Scenario):
     ended: tuple[str, ...] = GIVEN_UP
     ends_s = life_s + give_up_s
     """Within so long they are given up."""
-    quick = given(fleet=300, bad=75, watched_s=150.0)
+    quick = given(fleet=300, bad=75, watched_s=120.0)
     shapes: tuple[Reply, ...] = (
         oauth_error(400, "unauthorized_client"),
         Reply(401, {}, kind="401 bare"),

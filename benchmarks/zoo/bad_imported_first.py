@@ -19,7 +19,7 @@ class BadImportedFirst(Scenario):
     )
     proven = False  # It is about an import.
     watched_s = 1800.0
-    quick = given(fleet=300, life_s=300.0, margin_s=75.0, watched_s=160.0)
+    quick = given(fleet=300, life_s=300.0, margin_s=75.0, watched_s=100.0)
 
     async def fill(self, stage: Stage) -> None:
         book = stage.book

@@ -31,7 +31,7 @@ class LimitPerAccount(Scenario):
     watched_s = 1200.0
     eager_share = 0.02
     every_s = 20.0
-    quick = given(fleet=300, life_s=300.0, margin_s=75.0, watched_s=180.0)
+    quick = given(fleet=300, life_s=300.0, margin_s=75.0, watched_s=120.0)
 
     def __init__(self, *, quick: bool = False) -> None:
         super().__init__(quick=quick)

@@ -55,6 +55,6 @@ class OddErrorShapes(AFewUnauthorized):
     margin_s = 300.0
     tokens = given()
     bad = 100
-    ended = ("dead",)
+    ended: tuple[str, ...] = ("dead",)
     quick = given(fleet=300, bad=16, factor=60.0, one_store=True)
     shapes = tuple(Reply(status, body, kind=name) for name, (status, body) in SHAPES.items())

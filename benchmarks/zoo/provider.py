@@ -238,6 +238,8 @@ class Book:
 
     async def _with_pair(self, request: web.Request, said: Reply, text: str) -> web.StreamResponse:
         """A pair as the script spoils it; of one that is cut the last bytes never come."""
+        if request.transport is None or request.transport.is_closing():  # Its node has ended.
+            return web.Response()
         answer = web.StreamResponse(headers=said.headers)
         answer.content_type = "application/json"
         answer.content_length = len(text)
