@@ -34,10 +34,10 @@ class LostThenRefused(Scenario):
     )
     factor = 5.0
     fleet = 1000
-    life_s = 300.0
-    margin_s = 100.0
+    life_s = 600.0
+    margin_s = 200.0
     grace_s = 20.0
-    quick = given(fleet=300, life_s=200.0, margin_s=60.0)
+    quick = given(fleet=300, life_s=300.0, margin_s=100.0)
 
     def __init__(self, *, quick: bool = False) -> None:
         super().__init__(quick=quick)
