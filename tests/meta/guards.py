@@ -743,7 +743,11 @@ def play_without_rules(chosen: list[Guard]) -> int:
             unseen += 1
         unseen += not missed
         lasted_s = time.monotonic() - begun
-        print(f"{guard.name}: {missed or 'NO LIMIT missed'} ({lasted_s:.0f} s)", flush=True)
+        print(
+            f"{guard.name}, without \"{scenario_of(guard.name).rule.what}\":"
+            f" {missed or 'NO LIMIT missed'} ({lasted_s:.0f} s)",
+            flush=True,
+        )
     return unseen
 
 
