@@ -19,12 +19,13 @@ class LimitPerAccount(Scenario):
     """
 
     rule = Rule(
-        "an account is not asked before the time that its own answer named",
+        "a time to wait that an answer names is meant for its account alone",
         (
             (
-                "tokens/policy/failures.py",
-                "return max(wait, verdict.retry_after_s) + case.dice",
-                "return wait",
+                "tokens/limits/throttle.py",
+                "not told.wait_ms or seen.limited < HANDFUL or seen.limited < REST_SHARE * "
+                "seen.answered",
+                "not told.wait_ms",
             ),
         ),
     )
@@ -48,6 +49,8 @@ class LimitPerAccount(Scenario):
 
     async def play(self, stage: Stage) -> None:
         eager = list(stage.book.grants)[: int(self.fleet * self.eager_share)]
+        for name in eager:
+            stage.book.grants[name].by_hand = True
         over_s = stage.clock.now_s() + self.watched_s
         asking = [asyncio.create_task(self._ask(stage, name, over_s)) for name in eager]
         await asyncio.gather(*asking)
@@ -61,11 +64,7 @@ class LimitPerAccount(Scenario):
             await stage.clock.sleep(self.every_s)
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
-        eager = {
-            grant.name
-            for grant in list(stage.book.grants.values())[: int(self.fleet * self.eager_share)]
-        }
-        others = [one for one in stage.book.asked if one.grant.name not in eager]
+        others = [one for one in stage.book.asked if not one.grant.by_hand]
         well = sum(one.kind == WELL for one in others)
         waiting = figures.states.get("expiring", 0) + figures.states.get("late", 0)
         return [

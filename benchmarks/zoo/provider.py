@@ -49,6 +49,8 @@ class Grant:
     """When it was last given another answer than a new pair."""
     not_before_s: float = 0.0
     """Until when it was told to wait (Retry-After)."""
+    by_hand: bool = False
+    """Somebody has it refreshed by hand, at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ class Book:
         self.asked.append(Asked(now, grant, kind, grant.expires_s, self.open))
         self.kinds[kind] += 1
         grant.asked += 1
-        self.too_soon += now < grant.not_before_s
+        self.too_soon += now < grant.not_before_s and not grant.by_hand
         if isinstance(said, Reply) and (wait_s := said.headers.get("Retry-After")):
             grant.not_before_s = now + float(wait_s)
         pair = None
