@@ -14,10 +14,10 @@ from benchmarks.zoo.__main__ import HERE, scenario_of
 from benchmarks.zoo.fast_clock import missing_compiler
 
 pytestmark = [pytest.mark.skipif(bool(missing_compiler()), reason=missing_compiler())]
-SHORT = ("bad_imported_first", "a_few_unauthorized", "limit_per_account")
+SHORT = ("bad_imported_first", "limit_per_account")
 """
 Those that show within seconds whether one account's answer is held against others, and whether a
-wait for all ends.
+wait for all ends. Each takes some twenty seconds of processor.
 """
 
 
