@@ -47,6 +47,7 @@ class SlowAndSmall(Scenario):
     )
     factor = 100.0
     one_store = True
+    crowd = 0.0  # Few fall due in an hour, which is what it is about.
     fleet = sum(one.accounts for one in FLEETS.values())
     providers: tuple[str, ...] = tuple(FLEETS)
     began_s = float("inf")
