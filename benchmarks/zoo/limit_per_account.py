@@ -29,6 +29,7 @@ class LimitPerAccount(Scenario):
             ),
         ),
     )
+    crowd = 0.0  # It is judged by how many wait in the end, which a crowd would make many.
     watched_s = 1200.0
     eager_share = 0.02
     every_s = 20.0
