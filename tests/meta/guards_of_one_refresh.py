@@ -95,6 +95,13 @@ OF_ONE_REFRESH: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], .
         ("unit/tokens/limits/test_judgement",),
     ),
     (
+        "gives-way",
+        "tokens/lua/failed.lua",
+        "        t.deadline = math.max(t.deadline, now + delay_ms)\n",
+        "",
+        ("scripts/accounts/test_account_store",),
+    ),
+    (
         "named-time",
         "tokens/lua/rouse.lua",
         "(tonumber(troubles[20]) or 0) > at",

@@ -257,6 +257,23 @@ async def test_a_failure_goes_back_into_the_queue_with_its_troubles(bench: Bench
     assert (opened.troubles, opened.found) == (troubles, None)
 
 
+async def test_among_the_late_those_that_fail_give_way_to_those_that_were_not_asked(
+    bench: Bench,
+) -> None:
+    """However soon they are tried again, and however long ago they expired."""
+    for account, late_ms in (("failing", 60_000), ("roused", 50_000), ("well", 1_000)):
+        assert await bench.put(account, due_ms=-late_ms, life_ms=-late_ms)
+    for account, wait_s in (("failing", 2.0), ("roused", 3600.0)):
+        task = await bench.take(account)
+        await bench.ledger.intend(QUEUE, account, task.lease, LEASE_MS)
+        step = Step("retry", wait_s, RefreshTroubles(tries=1, outcome="unavailable"))
+        assert await bench.ledger.failed(QUEUE, account, task.lease, step)
+    bench.now_ms += 3_000
+    assert await bench.ledger.rouse(QUEUE, 0, 1) == 1
+    bench.now_ms += 1_000
+    assert [(await bench.take("")).id for _ in range(3)] == ["well", "failing", "roused"]
+
+
 async def test_a_failure_that_is_told_under_an_older_number_changes_nothing(bench: Bench) -> None:
     """Of a node that was paused past its lease, when another refreshes the account."""
     await bench.put("a", due_ms=0)

@@ -44,16 +44,18 @@ class Bench:
         return await self.ledger.put(QUEUE, account, base, row, row.expires_at_ms)
 
     async def take(self, account: str, holder: str = "n0.1") -> Taken:
-        """Lease the account's task by the frozen clock, as the queue's take does."""
+        """
+        Lease the account's task by the frozen clock, as the queue's take does; "": whose turn it is.
+        """
         self.queues.catalog.holder = holder
-        shard = self.queues.catalog.shard_of(QUEUE, account)
+        shard = self.queues.catalog.shard_of(QUEUE, account) if account else 0
         args = (200, 1, LEASE_MS, 0, account)
         found = (
             await self.queues.scripts.run("queue.take", QUEUE, shard, args, now_ms=self.now_ms)
         )[0]
         assert found, f"{account} is not to be had"
-        _, lease, payload, attempt, deadline_ms, end_ms, _ = found[0]
-        return Taken(QUEUE, account, lease, payload, attempt, deadline_ms, end_ms)
+        name, lease, payload, attempt, deadline_ms, end_ms, _ = found[0]
+        return Taken(QUEUE, name.decode(), lease, payload, attempt, deadline_ms, end_ms)
 
     async def stored(self, row: AccountRow) -> str:
         """What becomes of an answer to the request with the generation before."""

@@ -7,6 +7,7 @@ import errno
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import hiredis
 import msgspec
@@ -15,6 +16,7 @@ from support.doors import doubles
 from support.inspect import begun_count_of
 
 from tidewarden.clock import SystemClock
+from tidewarden.errors import Draining
 from tidewarden.server.relay import relayed
 from tidewarden.server.resp import relay_line as relay_module
 from tidewarden.server.resp.relay_line import LineSender
@@ -111,6 +113,21 @@ async def test_a_line_is_the_users_and_ends_with_the_peer(doors: tuple[Any, Furt
             not first.server.context.peers.relayed and not further.server.context.peers.connections
         )
     )
+
+
+async def test_a_line_is_cut_whose_peer_goes_while_it_is_opened() -> None:
+    ends: list[socket.socket] = []
+
+    async def hand_over(end: socket.socket, *_peer: Any) -> None:
+        ends.append(end.dup())
+        asyncio.get_running_loop().call_soon(line.close)
+
+    line = relay_module.RelayLine(hand_over, "admin", 2, "127.0.0.1:1")
+    with pytest.raises(Draining):
+        await line.ask([b"PING"], AsyncMock())
+    with ends[0] as end:
+        end.setblocking(False)
+        assert await asyncio.get_running_loop().sock_recv(end, 1) == b""
 
 
 async def test_a_first_process_that_goes_down_is_said(doors: tuple[Any, FurtherDoor]) -> None:

@@ -108,6 +108,8 @@ class RelayLine:
             raise ConnectionAbortedError
         if self._streams is None:
             self._streams = await self._open()
+            if self._closed:  # the peer has gone while it was opened
+                raise ConnectionAbortedError
         reader, writer = self._streams
         words = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in request)
         writer.write(b"*%d\r\n%b" % (len(request), words))
@@ -133,8 +135,6 @@ class RelayLine:
         try:
             with theirs:
                 await self._hand_over(theirs, *self.speaks)
-            if self._closed:  # the peer has gone meanwhile
-                raise ConnectionAbortedError
             return await asyncio.open_unix_connection(sock=ours)
         except BaseException:
             ours.close()

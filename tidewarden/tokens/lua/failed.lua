@@ -91,6 +91,9 @@ for i = 1, #items do
           t.deadline = head and head.expires > 0 and head.expires or now + S.urgent_ms
         end
         t.priority = NORMAL -- whoever wanted it sooner has had the try
+        -- Of those that are late the first to expire goes first: whoever fails again and again
+        -- would be it for ever, and those that were not asked yet would never be.
+        t.deadline = math.max(t.deadline, now + delay_ms)
       end
       task_put(account, t)
       end_lease(account, t, r, 'release', delay_ms)

@@ -38,6 +38,7 @@ for i, account in ipairs(waiting) do
   else
     redis.call('ZADD', FAILING, text(at), account)
     if t and not (r and r.holder ~= '') then -- else somebody is at it
+      if r and t.deadline == r.lease_ms then t.deadline = at end -- late: see failed.lua
       t.due = at
       put_task(account, t)
       moved = moved + 1
