@@ -744,7 +744,7 @@ def play_without_rules(chosen: list[Guard]) -> int:
         unseen += not missed
         lasted_s = time.monotonic() - begun
         print(
-            f"{guard.name}, without \"{scenario_of(guard.name).rule.what}\":"
+            f'{guard.name}, without "{scenario_of(guard.name).rule.what}":'
             f" {missed or 'NO LIMIT missed'} ({lasted_s:.0f} s)",
             flush=True,
         )
