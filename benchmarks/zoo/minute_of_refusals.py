@@ -29,7 +29,7 @@ class MinuteOfRefusals(Scenario):
     refused_s = 60.0
     crowd = 1.0
     settings = given(level_share=0.0)  # A crowd that could not be spread beforehand.
-    quick = given(fleet=300)
+    quick = given(fleet=300, life_s=600.0, margin_s=200.0)
     refusing = False
     again_s = 0.0
 

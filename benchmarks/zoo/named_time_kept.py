@@ -16,7 +16,7 @@ class NamedTimeKept(Scenario):
         (("tokens/lua/rouse.lua", "(tonumber(troubles[20]) or 0) > at", "false"),),
     )
     away_s = 300.0
-    quick = given(fleet=300, factor=60.0, one_store=True)
+    quick = given(fleet=300, factor=60.0)
     away = False
 
     def __init__(self, *, quick: bool = False) -> None:

@@ -19,7 +19,7 @@ class PartRefused(Scenario):
     fleet = 3000
     providers: tuple[str, ...] = tuple(PARTS)
     refused_s = 5400.0
-    quick = given(fleet=600, factor=60.0, one_store=True)
+    quick = given(fleet=600, factor=60.0)
     refusing = False
 
     def wrong(self, book: Book, grant: Grant) -> bool:
