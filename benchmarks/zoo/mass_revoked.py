@@ -18,9 +18,7 @@ class MassRevoked(Scenario):
         (("tokens/policy/failures.py", "    if case.released:\n", "    if False:\n"),),
     )
     unsaid_s = HOUR_S
-    quick = given(
-        factor=60.0, one_store=True, fleet=300, life_s=300.0, margin_s=75.0, unsaid_s=900.0
-    )
+    quick = given(factor=60.0, fleet=300, life_s=300.0, margin_s=75.0, unsaid_s=900.0)
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         return None

@@ -17,7 +17,7 @@ class Mixed504Refusals(AllRefused):
         (NO_QUARANTINE, NO_CLUSTER),
     )
 
-    quick = given(fleet=300, factor=60.0, one_store=True)
+    quick = given(fleet=300, factor=60.0)
 
     def __init__(self, *, quick: bool = False) -> None:
         super().__init__(quick=quick)

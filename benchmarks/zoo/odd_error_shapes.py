@@ -56,5 +56,5 @@ class OddErrorShapes(AFewUnauthorized):
     tokens = given()
     bad = 100
     ended: tuple[str, ...] = ("dead",)
-    quick = given(fleet=300, bad=16, factor=60.0, one_store=True)
+    quick = given(fleet=300, bad=16, factor=60.0)
     shapes = tuple(Reply(status, body, kind=name) for name, (status, body) in SHAPES.items())
