@@ -11,6 +11,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,8 @@ import hiredis
 import uvloop
 
 T = TypeVar("T")
+QUIET = 0.9
+"""So much of its processors a quiet machine leaves idle."""
 
 
 def file_system(folder: Path) -> str:
@@ -54,6 +57,24 @@ def print_machine(folder: Path, *versions: str) -> None:
         f" {os.getloadavg()[0]:.1f}, files on {file_system(folder)}",
         flush=True,
     )
+
+
+def processor_ticks() -> tuple[int, int]:
+    """Return the ticks in which the machine's processors were idle, and all ticks."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text("ascii").split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
+
+
+def is_busy(over_s: float = 1.0) -> bool:
+    """
+    Look for so long whether others use the processors; nothing of a script's runs meanwhile.
+
+    What is measured then is marked: it shows more of the machine than of the product.
+    """
+    before = processor_ticks()
+    time.sleep(over_s)
+    idle, total = (now - then for now, then in zip(processor_ticks(), before, strict=True))
+    return idle < QUIET * total
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
