@@ -7,24 +7,17 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from support.waiting import eventually
 
 from tidewarden.cli.up import supervise
 from tidewarden.cli.up.supervise import Child
 from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
-
-
-async def eventually(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(30):
-        while not (value := condition()):
-            await asyncio.sleep(0.01)
-    return value
 
 
 @pytest.fixture(autouse=True)

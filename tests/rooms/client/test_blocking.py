@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from support.cluster.processes import until
 from support.doors.client_harness import Site, site
 
 from tidewarden.client import (
@@ -133,7 +134,7 @@ async def test_a_block_acknowledges_fails_or_releases(here: Site) -> None:
 
 @pytest.mark.thorough
 async def test_a_block_keeps_its_lease_and_hears_when_it_is_lost(
-    here: Site, until: Any, monkeypatch: pytest.MonkeyPatch
+    here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "tidewarden.client.lease_keeper.SHARE", 60
