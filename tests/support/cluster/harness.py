@@ -42,7 +42,7 @@ from tidewarden.config.load import hash_generated
 
 __all__ = [
     "ADMIN", "CALM", "CLUSTER", "LIMIT_S", "START_S", "STILL", "TROUBLE", "Cluster", "Node", "Valkey", "background", "cluster",
-    "free_base_port", "serving", "spawn", "until", "until_async",
+    "cluster_of_module", "free_base_port", "serving", "spawn", "until", "until_async",
 ]  # fmt: skip
 
 
@@ -300,6 +300,19 @@ def serving(request: pytest.FixtureRequest, made: Made) -> Iterator[Made]:
         well = True
     finally:
         made.close(show=not well or request.session.testsfailed > failed)
+
+
+def cluster_of_module(**options: Any) -> Any:
+    """A fixture: one such cluster for all tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def nodes(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[Cluster]:
+        with cluster(request, tmp_path_factory.mktemp("nodes"), **options) as made:
+            yield made
+
+    return nodes
 
 
 @contextlib.asynccontextmanager
