@@ -1,4 +1,4 @@
-"""Waiting for a condition over what goes on in this loop."""
+"""Waiting for a condition over what goes on in this loop, and for what blocks."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ async def eventually(condition: Callable[[], Any], limit_s: float = 120.0) -> An
         assert time.monotonic() < end, f"not within {limit_s:g} s: {condition}"
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 1.1, 0.03)
+
+
+async def in_thread(work: Callable[..., Any], *args: Any) -> Any:
+    """What ``work`` returns, which blocks a thread of its own."""
+    return await asyncio.wait_for(asyncio.to_thread(work, *args), 60)

@@ -25,7 +25,6 @@ from support.cluster.stale_sweep import (
 )
 from support.faults.traffic import Traffic
 
-
 nodes = cluster_of_module(proxied=True, extra=CALM)
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.doors.client_harness import Site, site, url
+from support.doors.client_harness import Site, url
 
 from tidewarden.client import AsyncClient, AsyncTask, Worker
 from tidewarden.client.connection import ClientConnection
@@ -39,12 +39,6 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         ClientConnection, "connection_made", lambda self, real: made(self, Written(real, found))
     )
     return found
-
-
-@pytest.fixture
-async def here(node: Any) -> AsyncIterator[Site]:
-    async with site(node) as made:
-        yield made
 
 
 @contextlib.asynccontextmanager

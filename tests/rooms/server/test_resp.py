@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import redis
 import redis.asyncio
 from support.doors import doubles
 from support.queues.desk import loading
+from support.waiting import in_thread
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Config
@@ -43,10 +44,6 @@ def stock(door: Any, **more: Any) -> redis.Redis:
     return redis.Redis(
         port=door.port, single_connection_client=True, socket_timeout=None, retry=None, **more
     )
-
-
-async def in_thread(work: Callable[..., Any], *args: Any) -> Any:
-    return await asyncio.wait_for(asyncio.to_thread(work, *args), 60)
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
