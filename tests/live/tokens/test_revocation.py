@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from support.doors.http_app import serving_app
 from support.inspect import revoker_of
 from support.tokens import harness
 
@@ -48,13 +49,8 @@ async def revocations(
 
     app = web.Application()
     app.router.add_post("/revoke", handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/revoke", got
-    finally:
-        await runner.cleanup()
+    async with serving_app(app) as port:
+        yield f"http://127.0.0.1:{port}/revoke", got
 
 
 def done(side: harness.Side) -> dict[str, int]:

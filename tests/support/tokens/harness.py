@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from support.doors.http_app import serving_app
 from support.queues.desk import loading, queue_scripts
 from support.waiting import eventually
 
@@ -117,16 +118,9 @@ async def endpoint(**settings: Any) -> AsyncIterator[Endpoint]:
     made = Endpoint(**settings)
     app = web.Application()
     app.router.add_post("/token", made.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = site._server.sockets[0].getsockname()[1]
-    made.url = f"http://127.0.0.1:{port}/token"
-    try:
+    async with serving_app(app) as port:
+        made.url = f"http://127.0.0.1:{port}/token"
         yield made
-    finally:
-        await runner.cleanup()
 
 
 def provider(url: str, **settings: Any) -> Provider:
