@@ -15,14 +15,13 @@ from aiohttp import web
 from support.doors.http_app import serving_app
 from support.inspect import revoker_of
 from support.tokens import harness
+from support.tokens.harness import eventually
 
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.events import revocation
 from tidewarden.tokens.events.revocation import QUEUE, Revocation
 from tidewarden.tokens.provider.revocation_response import judge_revocation
 from tidewarden.tokens.provider.token_response import HttpAnswer
-
-eventually = harness.eventually
 
 
 @pytest.fixture(autouse=True)

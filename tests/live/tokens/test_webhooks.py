@@ -11,12 +11,11 @@ import pytest
 from support.providers.raw_provider import listening
 from support.providers.webhook_receiver import SECRETS, receiver
 from support.tokens import harness
+from support.tokens.harness import eventually
 
 from tidewarden.config.load import Secret, Webhook
 from tidewarden.tokens.events import events, queue_worker
 from tidewarden.tokens.events.webhooks import sign
-
-eventually = harness.eventually
 
 
 def test_the_signature_is_that_of_the_specification() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from support.inspect import accounts_of
 from support.tokens import harness
+from support.tokens.harness import eventually
 
 from tidewarden.config.load import Provider, Secret
 from tidewarden.errors import BadArg, Full, Internal
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 
-answers, eventually = harness.answers, harness.eventually
 FAR_MS = 4_000_000_000_000
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from support.tokens import harness
+from support.tokens.harness import eventually
 
 from tidewarden.config.load import Provider, Secret
 from tidewarden.errors import BadArg, ConfigError, NotFound
 
-answers, eventually = harness.answers, harness.eventually
 FAR_MS = 4_000_000_000_000
 
 
