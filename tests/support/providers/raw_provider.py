@@ -16,6 +16,7 @@ OK = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:"
     b' 20\r\n\r\n{"access_token":"a"}'
 )
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 Talk = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -49,6 +50,26 @@ async def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIte
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
         await asyncio.sleep(0)  # The aborted transports are closed in the next turn.
+
+
+class Flood:
+    """A server that answers each request with ``first``, then ``more`` until it is cut off."""
+
+    def __init__(self, first: bytes, more: bytes) -> None:
+        self.first, self.more = first, more
+        self.sent = 0
+        self.cut_off = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self.first)
+        try:
+            while self.more:
+                writer.write(self.more)
+                await writer.drain()
+                self.sent += len(self.more)
+        except ConnectionError:
+            self.cut_off.set()
 
 
 @contextlib.asynccontextmanager
