@@ -182,7 +182,9 @@ async def test_a_copy_that_is_behind_is_known_to_be(pair: NearPair) -> None:
         await asyncio.to_thread(pair.freeze)
         await node.queues.put("q", TaskSpec(b"x", id="b"))
         for _ in range(2):
-            await eventually(lambda: not node.age.within(100) and comparison_of(node.age) is not None)
+            await eventually(
+                lambda: not node.age.within(100) and comparison_of(node.age) is not None
+            )
             await eventually(lambda: comparison_of(node.age) is None)
             assert not node.age.within(100)
         assert (await stats("q", max_stale_ms=100))["ready"] == 2
