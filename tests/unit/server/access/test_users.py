@@ -26,12 +26,6 @@ ADMIN = User(name="admin", secret_hash=hash_secret("slow:secret"))
 READER = User(name="reader", secret_hash=hash_generated("opensesame"))
 
 
-@pytest.fixture(autouse=True)
-def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong secret costs its sender a quarter of a second; tests send many."""
-    monkeypatch.setattr(module, "FAILURE_DELAY_S", 0.01)
-
-
 async def test_the_right_secret_is_remembered() -> None:
     users = Users((ADMIN, READER), SystemClock(), loopback=True)
     assert users.known("admin", "slow:secret") is None
