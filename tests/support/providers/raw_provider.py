@@ -93,9 +93,13 @@ def provider(url: str, **settings: Any) -> Provider:
     return Provider(name="p", token_url=url, **(known | settings))
 
 
-async def ask(url: str, token: str = "r-token", **settings: Any) -> Outcome:
-    exchange = TokenEndpoint()
+async def asked(one: Provider, token: str = "r-token") -> Outcome:
+    endpoint = TokenEndpoint()
     try:
-        return await exchange.refresh(provider(url, **settings), token)
+        return await endpoint.refresh(one, token)
     finally:
-        await exchange.close()
+        await endpoint.close()
+
+
+async def ask(url: str, token: str = "r-token", **settings: Any) -> Outcome:
+    return await asked(provider(url, **settings), token)

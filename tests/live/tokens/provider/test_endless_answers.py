@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 from aiohttp.http import RawResponseMessage
-from support.providers.raw_provider import CONTINUE, Flood, listening, provider
+from support.providers.raw_provider import CONTINUE, Flood, asked, listening, provider
 
 from tidewarden.bounded_connector import INTERIM_MAX
 from tidewarden.config.load import Provider
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
-from tidewarden.tokens.provider.token_response import HttpAnswer, NoAnswer, Outcome
+from tidewarden.tokens.provider.token_response import HttpAnswer, NoAnswer
 
 LONG = b"HTTP/1.1 103 Early Hints\r\nLink: " + b"x" * 60_000 + b"\r\n\r\n"
 ANSWER = b'HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"access_token":"a"}'
@@ -23,14 +23,6 @@ MESSAGES_MAX = 400
 
 def heads() -> int:
     return sum(type(one) is RawResponseMessage for one in gc.get_objects())
-
-
-async def asked(one: Provider) -> Outcome:
-    endpoint = TokenEndpoint()
-    try:
-        return await endpoint.refresh(one, "r-token")
-    finally:
-        await endpoint.close()
 
 
 @pytest.mark.parametrize("more", [CONTINUE * 2000, LONG, CONTINUE])
