@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.doors.client_harness import Site, url
+from support.waiting import eventually
 
 from tidewarden.client import AsyncClient, AsyncTask, Worker
 from tidewarden.client.connection import ClientConnection
@@ -119,8 +120,7 @@ async def test_an_ack_does_not_wait_behind_a_take_that_waits(here: Site) -> None
 
     async with AsyncClient(here.urls, spread=False) as client, running(worker, here.urls):
         task_id = await client.queue("jobs").put(b"")
-        while not here.queues.consumer.waiting():
-            await asyncio.sleep(0.01)
+        await eventually(lambda: here.queues.consumer.waiting())
         goes_on.set()
         assert (await client.queue("jobs").wait(task_id, timeout_ms=5_000)).word == "done"
         assert here.queues.consumer.waiting(), "and the take waits on"
@@ -206,8 +206,7 @@ async def test_a_stop_leaves_the_answer_of_an_ack_time_to_come(
 
     worker.urls = here.urls
     serving = asyncio.ensure_future(worker.serve())
-    while not asked:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: asked)
     worker.stop()
     await asyncio.sleep(0.1)
     assert not serving.done()

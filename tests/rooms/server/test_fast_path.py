@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.doors import doubles
 from support.inspect import parked_in
+from support.waiting import eventually
 
 from tidewarden.queue import TaskSpec
 
@@ -68,19 +69,16 @@ async def test_a_waiting_take_holds_up_what_follows_and_ends_with_its_connection
     queues, line, other = door.queues, await door.dial(), await door.dial()
     line.send("Q.TAKE WAIT 20000 FROM q", "PING")
     await other.ask("PING")
-    while not parked_in(queues, "q"):
-        await asyncio.sleep(0.005)
+    await eventually(lambda: parked_in(queues, "q"))
     assert door.server.context.waiting == 1
     await other.replies("Q.PUT q x")
     ((row,), pong) = [await line.reply() for _ in range(2)]
     assert row[3] == b"x"
     assert pong == b"PONG"
     line.send("Q.TAKE WAIT 20000 FROM q")
-    while not parked_in(queues, "q"):
-        await asyncio.sleep(0.005)
+    await eventually(lambda: parked_in(queues, "q"))
     await line.close()
-    while parked_in(queues, "q"):
-        await asyncio.sleep(0.005)
+    await eventually(lambda: not parked_in(queues, "q"))
     # what the first held came back as a loss
     ((row,),) = await other.replies("Q.TAKE WAIT 20000 FROM q")
     assert row[3] == b"x"
@@ -91,8 +89,7 @@ async def test_a_waiting_take_holds_up_what_follows_and_ends_with_its_connection
 async def test_a_door_that_closes_tells_who_waits(door: Any) -> None:
     line = await door.dial()
     line.send("Q.TAKE WAIT 20000 FROM q")
-    while not parked_in(door.queues, "q"):
-        await asyncio.sleep(0.005)
+    await eventually(lambda: parked_in(door.queues, "q"))
     stopped = asyncio.ensure_future(door.server.stop(5))
     assert (await line.line()).startswith(b"-DRAINING")
     await stopped
