@@ -55,6 +55,7 @@ bench: setup
 soak: setup
 	@$(BIN)/python -m pytest -q --hypothesis-profile search --timeout 3600 $$(grep -rlE '@given|RuleBasedStateMachine' --include 'test_*.py' tests) -m "not live and not soak"
 	@SOAK_SECONDS=$(SECONDS) SOAK_SEED=$(SEED) RAFT_SEED=$(SEED)000 $(BIN)/python -m pytest -q -s -m soak
+	@$(BIN)/python -m benchmarks.zoo --seed $(SEED)
 
 clean:
 	rm -rf $(VENV) .bench-venv $(DATA) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

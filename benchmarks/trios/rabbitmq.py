@@ -183,6 +183,20 @@ def surroundings(folder: Path, epmd_port: int) -> dict[str, str]:
     }
 
 
+def places(home: Path, name: str, dist_port: int) -> dict[str, str]:
+    """Of one broker: its name, its port for others, and where its files are."""
+    return {
+        "RABBITMQ_NODENAME": name,
+        "RABBITMQ_DIST_PORT": str(dist_port),
+        "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq.conf"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
+        "RABBITMQ_MNESIA_BASE": str(home / "data"),
+        "RABBITMQ_LOG_BASE": str(home / "log"),
+        "RABBITMQ_PID_FILE": str(home / "pid"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+    }
+
+
 def say(broker: Server, *words: str, limit_s: float = 60.0) -> str:
     """What rabbitmqctl prints; empty when it fails."""
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -239,16 +253,7 @@ def broker_of(folder: Path, number: int, first: int, names: list[str]) -> Server
         "log.file.level = warning\n"
     )
     (home / "enabled_plugins").write_text("[].\n")
-    where = {
-        "RABBITMQ_NODENAME": names[number],
-        "RABBITMQ_DIST_PORT": str(first + HOSTS + number),
-        "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq.conf"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
-        "RABBITMQ_MNESIA_BASE": str(home / "data"),
-        "RABBITMQ_LOG_BASE": str(home / "log"),
-        "RABBITMQ_PID_FILE": str(home / "pid"),
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-    }
+    where = places(home, names[number], first + HOSTS + number)
     command = [str(script("rabbitmq-server"))]
     everywhere = surroundings(folder, first + 2 * HOSTS)
     return Server(f"rabbit-{number}", first + number, command, folder, everywhere | where)

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+from .cluster import GIVEN_UP
 from .provider import Book, Grant, Reply, oauth_error
-from .scenario import Check, Figures, Scenario, Stage, given
-
-BAD_SHARE = 0.03
-ENDED = ("dead", "lost_rotation", "stopped")
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 
 class AFewUnauthorized(Scenario):
     """3 % are answered unauthorized_client or a bare 401 for good."""
 
+    rule = Rule(
+        "all are held back only where nearly all fail alike",
+        (
+            (
+                "tokens/limits/throttle.py",
+                "if failed >= least and failed >= HELD_SHARE * asked:",
+                "if failed >= least:",
+            ),
+        ),
+    )
+    factor = 12.0
+    life_s = 300.0
+    margin_s = 75.0
     watched_s = 5400.0
     give_up_s = 3600.0
-    tokens = given(give_up_s=give_up_s)
+    tokens = given(give_up_s=give_up_s)  # By default four days, which are too long to be played.
     late_max = 0.001
-    bad_share = BAD_SHARE
-    quick = given(fleet=300, life_s=300.0, margin_s=75.0, watched_s=150.0)
+    bad = 60
+    ended: tuple[str, ...] = GIVEN_UP
+    ends_s = life_s + give_up_s
+    """Within so long they are given up."""
+    quick = given(fleet=300, bad=75, watched_s=120.0)
     shapes: tuple[Reply, ...] = (
         oauth_error(400, "unauthorized_client"),
         Reply(401, {}, kind="401 bare"),
     )
-
-    async def fill(self, stage: Stage) -> None:
-        book = stage.book
-        grants = book.add(int(self.fleet * self.bad_share), stage.dice, bad=True) + book.add(
-            self.fleet, stage.dice
-        )
-        stage.dice.shuffle(grants)
-        await stage.cluster.put(book, grants)
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         return self.shapes[int(grant.name[1:]) % len(self.shapes)] if grant.bad else None
@@ -40,9 +46,10 @@ class AFewUnauthorized(Scenario):
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         bad = [grant for grant in stage.book.grants.values() if grant.bad]
         found = [Check("events of the provider", figures.provider_events, 0)]
-        if self.watched_s >= self.life_s + self.give_up_s:
+        if self.watched_s >= self.ends_s:
             ended = sum(
-                stage.states[f"{stage.book.name}/{grant.name}"]["state"] in ENDED for grant in bad
+                stage.states[f"{stage.book.name}/{grant.name}"]["state"] in self.ended
+                for grant in bad
             )
             found.append(
                 Check(
@@ -55,7 +62,7 @@ class AFewUnauthorized(Scenario):
             told = {
                 data["account"]
                 for kind, data in stage.events
-                if kind.removeprefix("account.") in ENDED
+                if kind.removeprefix("account.") in self.ended
             }
             found.append(Check("share of them with an event", len(told) / len(bad), 1, least=True))
         found.append(

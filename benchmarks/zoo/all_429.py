@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from .provider import Book, Grant, Reply, oauth_error
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 
 class All429(Scenario):
     """All are answered 429 without Retry-After for 10 min."""
 
+    rule = Rule(
+        "a rate that shows no bound doubles with each good second",
+        (("tokens/limits/throttle.py", "    if rate.doubled_ms:\n", "    if False:\n"),),
+    )
     capacity = 20.0
     limited_s = 600.0
     quick = given(fleet=300, life_s=600.0, margin_s=150.0)

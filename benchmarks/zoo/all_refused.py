@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from .provider import Book, Grant, Reply, oauth_error
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 CONFIRM_S = 600.0
+NO_QUARANTINE = (
+    "tokens/limits/judgement.py",
+    "if failed >= enough and share >",
+    "if False and share >",
+)
+NO_CLUSTER = (
+    "tokens/policy/failures.py",
+    "long or (not troubles.clustered and",
+    "long or (True and",
+)
 
 
 class AllRefused(Scenario):
-    """All accounts are answered invalid_grant for 15 min, wrongly."""
+    """All accounts are answered invalid_grant for 90 min, wrongly: longer than an end takes."""
 
+    rule = Rule("nobody is given up while accounts that were well are refused", (NO_QUARANTINE,))
     capacity = 20.0
-    refused_s = 900.0
-    settings = given(client_rate=capacity)
-    quick = given(fleet=300, life_s=300.0, margin_s=75.0, refused_s=180.0)
+    refused_s = 5400.0
+    quick = given(fleet=300, life_s=300.0, margin_s=75.0, refused_s=600.0)
     refusing = False
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
@@ -26,7 +36,7 @@ class AllRefused(Scenario):
         return 1.2 * self.fleet / self.capacity + CONFIRM_S
 
     async def play(self, stage: Stage) -> None:
-        await stage.clock.sleep(max(120.0, self.life_s / 4))  # the usual has been seen
+        await stage.clock.sleep(300)  # The usual has been seen.
         stage.mark("refused")
         self.refusing = True
         await stage.clock.sleep(self.refused_s)
@@ -56,5 +66,9 @@ class AllRefused(Scenario):
                 1,
             ),
             Check("told at all", begun + opened, len(stage.books), least=True),
-            Check("wasted requests an account", figures.wasted / figures.fleet, 1.5),
+            Check(
+                "wasted requests, beside a sample each ten seconds",
+                figures.wasted - len(stage.books) * self.refused_s / 10,
+                1.5 * figures.fleet,
+            ),
         ]

@@ -5,27 +5,27 @@ A provider is away for longer than a token lives, and one account in twenty fail
 from __future__ import annotations
 
 from .provider import Book, Grant, Reply
-from .scenario import Check, Figures, Scenario, Stage, given
-
-BAD_SHARE = 0.05
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 
 class AwayWithBadAccounts(Scenario):
     """Away for 1.2 lives (503); 5 % of the accounts are answered 500 for good."""
 
+    rule = Rule(
+        "while nearly all fail alike one request probes at a time",
+        (
+            (
+                "tokens/limits/throttle.py",
+                "share_of(record, kind, clock_ms, least) if getattr(counted, kind) else None",
+                "None",
+            ),
+        ),
+    )
     capacity = 20.0
     away_lives = 1.2
-    settings = given(client_rate=capacity)
-    quick = given(fleet=300, life_s=300.0, margin_s=75.0)
+    bad = 100
+    quick = given(fleet=300, bad=15, life_s=300.0, margin_s=75.0)
     away = False
-
-    async def fill(self, stage: Stage) -> None:
-        book = stage.book
-        grants = book.add(int(self.fleet * BAD_SHARE), stage.dice, bad=True) + book.add(
-            self.fleet, stage.dice
-        )
-        stage.dice.shuffle(grants)
-        await stage.cluster.put(book, grants)
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         if self.away:

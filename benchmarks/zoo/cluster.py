@@ -1,5 +1,5 @@
 """
-Three nodes and their store, as ``tidewarden up`` of any checkout runs them, by a faster clock.
+Three nodes and their stores, as ``tidewarden up`` of any checkout runs them, by a faster clock.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ import redis.asyncio
 
 from benchmarks.connections import Broken
 from benchmarks.ports import free_ports
-from benchmarks.targets import child_of, cpu_s, engine_url, kill, process_of, resident_bytes
+from benchmarks.targets import cpu_s, engine_url, kill, process_of, resident_bytes
+from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
 
 from .fast_clock import FastClock
 from .provider import Book, Grant
@@ -31,12 +33,18 @@ BATCH = 200
 GIVEN_UP = ("dead", "lost_rotation", "stopped")
 CONFIG = """
 [log]
-level = "{level}"
+level = "info"
 [events]
 kept = 10_000_000
 [raft]
-pace = 4.0
+pace = {pace}
 """
+"""
+All else is as users have it. Every event is kept, because they are counted in the end. Raft is as
+on a slow machine: by a clock that runs twenty times as fast, the 20 ms for which this machine lets
+a process wait are as long as an election.
+"""
+PACE_MIN, PACED_FACTOR = 4.0, 5.0
 
 
 def toml(value: object) -> str:
@@ -48,9 +56,9 @@ def toml(value: object) -> str:
     return json.dumps(value)
 
 
-def config_of(sections: Mapping[str, Mapping[str, object]], level: str = "info") -> str:
-    """A whole configuration."""
-    lines = [CONFIG.format(level=level)]
+def config_of(sections: Mapping[str, Mapping[str, object]], factor: float) -> str:
+    """A whole configuration, for a clock that runs up to so many times as fast."""
+    lines = [CONFIG.format(pace=max(PACE_MIN, factor / PACED_FACTOR))]
     for name, settings in sections.items():
         lines += [f"[{name}]", *(f"{key} = {toml(value)}" for key, value in settings.items())]
     return "\n".join(lines) + "\n"
@@ -140,10 +148,29 @@ class Cluster:
 
     def events(self) -> list[tuple[str, dict[str, Any]]]:
         """Every event that was sent: its kind and what stands in it."""
-        with redis.Redis.from_url(engine_url(self.folder / "up")) as store:
-            found = store.xrange("{tidewarden}:events")
+        with self._primary() as store:
+            found: Any = store.xrange("{tidewarden}:events")
         bodies = [json.loads(fields[b"event"]) for _, fields in found]
         return [(body["type"], body["data"]) for body in bodies]
+
+    @contextlib.contextmanager
+    def _primary(self) -> Iterator[redis.Redis]:
+        """The store that takes the writes. Raises: Broken: none does."""
+        up, paths = self.folder / "up", sorted(self.folder.glob("up/n*/store/s"))
+        if not paths:  # One store for all nodes.
+            with redis.Redis.from_url(engine_url(up)) as store:
+                yield store
+            return
+        secret = (up / "secrets" / "cluster.key").read_text().strip()
+        password = StoreCredentials.of(secret).daemon
+        for path in paths:
+            with redis.Redis(
+                unix_socket_path=str(path), username=DAEMON, password=password
+            ) as store:
+                if store.info("replication")["role"] == "master":
+                    yield store
+                    return
+        raise Broken("none of the stores is the primary")
 
     async def kill(self, number: int) -> None:
         """
@@ -152,24 +179,35 @@ class Cluster:
         One that does not answer is spared.
         """
         with contextlib.suppress(redis.RedisError, OSError):
-            os.kill(int(_dict_of(await self._ask(number, "R.STATUS"))["pid"]), signal.SIGKILL)
+            os.kill(await self._node_pid(number), signal.SIGKILL)
 
-    def pids(self) -> list[int]:
-        """The nodes' and the store's processes."""
+    async def _node_pid(self, number: int) -> int:
+        return int(_dict_of(await self._ask(number, "R.STATUS"))["pid"])
+
+    async def node_pids(self) -> list[int]:
+        """The processes of the nodes. Raises: redis.RedisError: one does not answer."""
+        return [await self._node_pid(number) for number in range(len(self.ports))]
+
+    def journals(self) -> list[Path]:
+        """The files of the nodes' journals."""
+        return sorted(self.folder.glob("up/n*/tokens.journal"))
+
+    def pids(self, name: str = "") -> list[int]:
+        """The processes of the nodes and stores; ``name``: those that are called so."""
         found = []
-        for port in self.ports:
-            with redis.Redis(
-                port=port, username="admin", password=self.secret, protocol=3
-            ) as client:
-                found.append(int(client.execute_command("R.STATUS")[b"pid"]))
-        return [*found, *([store] if (store := child_of(self._up_pid, "valkey")) else [])]
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                called, _, rest = (folder / "stat").read_text().rpartition(")")
+                if rest.split()[1] == str(self._up_pid) and name in called:
+                    found.append(int(folder.name))
+        return sorted(found)
 
     def used_s(self) -> float:
-        """Processor time of nodes and store."""
+        """Processor time of nodes and stores."""
         return sum(cpu_s(pid) for pid in self.pids())
 
     def resident_bytes(self) -> int:
-        """Memory of the nodes and the store."""
+        """Memory of the nodes and the stores."""
         return sum(resident_bytes(pid) for pid in self.pids())
 
     def logged(self) -> Counter[str]:
@@ -211,21 +249,31 @@ def _dict_of(flat: Any) -> dict[str, Any]:
 
 
 def python_of(tree: Path) -> str:
-    """The interpreter of a checkout."""
-    return str(tree / ".venv" / "bin" / "python")
+    """The interpreter of a checkout; where it has no ``.venv``, the one that runs this."""
+    own = tree / ".venv" / "bin" / "python"
+    return str(own if own.exists() else sys.executable)
 
 
 @contextlib.asynccontextmanager
 async def cluster_up(
-    tree: Path, folder: Path, clock: FastClock | None, sections: Mapping[str, Mapping[str, object]]
+    tree: Path,
+    folder: Path,
+    clock: FastClock | None,
+    sections: Mapping[str, Mapping[str, object]],
+    *,
+    factor: float = 1.0,
+    one_store: bool = False,
 ) -> AsyncIterator[Cluster]:
     """
     ``tidewarden up`` of the checkout at ``tree``, its data in ``folder``.
 
+    ``factor``: how many times as fast the clock is to run, at most.
+    ``one_store``: for all nodes; else each has its own, as by default.
+
     Raises: Broken: it does not become ready.
     """
     base, config = free_ports(10 * NODES), folder / "config.toml"
-    config.write_text(config_of(sections))
+    config.write_text(config_of(sections, factor))
     command = [
         python_of(tree),
         "-m",
@@ -237,8 +285,8 @@ async def cluster_up(
         str(config),
     ]
     command += ["--base-port", str(base), "--data-dir", str(folder / "up")]
-    if (tree / "tidewarden" / "cli" / "up" / "stores.py").exists():
-        command += ["--stores", "1"]  # as earlier versions have it, and whose engine is looked at
+    if one_store:
+        command += ["--stores", "1"]
     # PYTHONSAFEPATH: or what lies in this folder would be run, whichever tree is meant.
     environ = (
         os.environ

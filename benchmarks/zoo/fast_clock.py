@@ -38,6 +38,7 @@ class FastClock:
         self._shared = shared
         self._anchors = 0
         self._factor = 1.0
+        self._asked = 1.0
         self._most = math.inf
         self._machine_s = self._our_s = time.monotonic()
         self._offset_s = time.time() - self._our_s
@@ -46,18 +47,18 @@ class FastClock:
 
     def run_at(self, factor: float) -> None:
         """Run so many times as fast as the machine's from now on, or as :meth:`slow` has found."""
-        factor = min(factor, self._most)
+        self._asked, factor = factor, min(factor, self._most)
         machine_s = time.monotonic()
         self._our_s, self._machine_s, self._factor = self.now_s(), machine_s, factor
         moments = (machine_s + self._offset_s, self._our_s + self._offset_s, machine_s, self._our_s)
-        assert self._anchors < ANCHORS_MAX
+        place = self._anchors % ANCHORS_MAX  # Nobody reads one that is so old any more.
         ANCHOR.pack_into(
             self._shared,
-            ANCHORS_AT + self._anchors * ANCHOR.size,
+            ANCHORS_AT + place * ANCHOR.size,
             factor,
             *(int(moment_s * 1e9) for moment_s in moments),
         )
-        self._shared[:4] = struct.pack("I", self._anchors)  # it is whole before it counts
+        self._shared[:4] = struct.pack("I", place)  # it is whole before it counts
         self._anchors += 1
 
     @property
@@ -73,7 +74,13 @@ class FastClock:
         """
         self._most = max(least, self._factor * share)
         if self._most < self._factor:
-            self.run_at(self._most)
+            self.run_at(self._asked)
+
+    def quicken(self, share: float) -> None:
+        """Run faster again, for the machine is quick enough; never faster than was asked for."""
+        if self._factor < self._asked:
+            self._most = self._factor * share
+            self.run_at(self._asked)
 
     def now_s(self) -> float:
         """Seconds since a moment that does not matter."""

@@ -8,7 +8,7 @@ import contextlib
 import redis
 
 from .provider import WELL, Book, Grant, Reply, oauth_error
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 EACH_S = 60.0
 
@@ -18,10 +18,22 @@ class LimitPerAccount(Scenario):
     One request an account and minute is allowed; the workers of 2 % of the accounts ask for more.
     """
 
+    rule = Rule(
+        "a time to wait that an answer names is meant for its account alone",
+        (
+            (
+                "tokens/limits/throttle.py",
+                "not told.wait_ms or seen.limited < HANDFUL or seen.limited < REST_SHARE * "
+                "seen.answered",
+                "not told.wait_ms",
+            ),
+        ),
+    )
+    crowd = 0.0  # It is judged by how many wait in the end, which a crowd would make many.
     watched_s = 1200.0
     eager_share = 0.02
     every_s = 20.0
-    quick = given(fleet=300, life_s=300.0, margin_s=75.0, watched_s=180.0)
+    quick = given(fleet=300, life_s=300.0, margin_s=75.0, watched_s=120.0)
 
     def __init__(self, *, quick: bool = False) -> None:
         super().__init__(quick=quick)
@@ -38,6 +50,8 @@ class LimitPerAccount(Scenario):
 
     async def play(self, stage: Stage) -> None:
         eager = list(stage.book.grants)[: int(self.fleet * self.eager_share)]
+        for name in eager:
+            stage.book.grants[name].by_hand = True
         over_s = stage.clock.now_s() + self.watched_s
         asking = [asyncio.create_task(self._ask(stage, name, over_s)) for name in eager]
         await asyncio.gather(*asking)
@@ -51,11 +65,7 @@ class LimitPerAccount(Scenario):
             await stage.clock.sleep(self.every_s)
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
-        eager = {
-            grant.name
-            for grant in list(stage.book.grants.values())[: int(self.fleet * self.eager_share)]
-        }
-        others = [one for one in stage.book.asked if one.grant.name not in eager]
+        others = [one for one in stage.book.asked if not one.grant.by_hand]
         well = sum(one.kind == WELL for one in others)
         waiting = figures.states.get("expiring", 0) + figures.states.get("late", 0)
         return [

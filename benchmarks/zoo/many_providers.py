@@ -13,7 +13,7 @@ from typing import Any
 from .cluster import Cluster, cluster_up
 from .fast_clock import FastClock, fast_clock
 from .provider import WELL, Book, Grant, Reply, serving
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 RATIO_MAX = 1.5
 ROUNDS = 5
@@ -40,6 +40,16 @@ class Costs:
 class ManyProviders(Scenario):
     """3,000 providers of ten accounts each, beside one of 30,000, by the machine's own clock."""
 
+    rule = Rule(
+        "the queue of a client has one shard where the store is one server",
+        (
+            (
+                "tokens/system_queues.py",
+                "shards=CLUSTER_SHARDS if clustered else 1,",
+                "shards=CLUSTER_SHARDS,",
+            ),
+        ),
+    )
     factor = 1.0
     fleet = 30_000
     life_s = 600.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .provider import Book, Grant, Reply
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 HOUR_S = 3600.0
 SAMPLED_S = 4.0
@@ -13,8 +13,12 @@ SAMPLED_S = 4.0
 class MassRevoked(Scenario):
     """Every grant ends at one moment; an hour later the operator says that it is so."""
 
+    rule = Rule(
+        "an operator's word ends a quarantine, and with it the accounts that are refused",
+        (("tokens/policy/failures.py", "    if case.released:\n", "    if False:\n"),),
+    )
     unsaid_s = HOUR_S
-    quick = given(factor=40.0, fleet=300, life_s=300.0, margin_s=75.0, unsaid_s=900.0)
+    quick = given(factor=60.0, fleet=300, life_s=300.0, margin_s=75.0, unsaid_s=900.0)
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         return None

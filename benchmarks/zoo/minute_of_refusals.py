@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-from .provider import Book, Grant, Reply, oauth_error
-from .scenario import Check, Figures, Scenario, Stage, given
+from .provider import CROWD_AT, Book, Grant, Reply, oauth_error
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
+
+AHEAD_S, AHEAD_FACTOR = 60.0, 20.0
+"""So long before the crowd falls due nothing matters yet."""
+SAMPLED_S = 15.0
+"""Within so long of the first refusals the first account is asked again, and then the next."""
 
 
 class MinuteOfRefusals(Scenario):
     """All accounts fall due together and are answered invalid_grant for a minute."""
 
+    rule = Rule(
+        "one of those that a quarantine is for is asked each ten seconds",
+        (
+            (
+                "tokens/limits/client_record.py",
+                "not found.ending_ms and clock_ms >= found.sample_ms",
+                "False",
+            ),
+        ),
+    )
     factor = 5.0
     fleet = 1000
     refused_s = 60.0
-    quick = given(fleet=300)
-    refusing = True
+    crowd = 1.0
+    settings = given(level_share=0.0)  # A crowd that could not be spread beforehand.
+    quick = given(fleet=300, life_s=600.0, margin_s=200.0)
+    refusing = False
+    again_s = 0.0
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         return oauth_error(400, "invalid_grant") if self.refusing else None
 
-    async def fill(self, stage: Stage) -> None:
-        # All of them were well here before: who never was shows nothing.
-        self.refusing = False
-        grants = stage.book.add(self.fleet, stage.dice, soon_s=1.0)
-        for grant in grants:
-            grant.expires_s = stage.clock.now_s() + 1.0
-        await stage.cluster.put(stage.book, grants)
-        limit_s = stage.clock.now_s() + 120
-        while any(not grant.number for grant in grants) and stage.clock.now_s() < limit_s:
-            await stage.clock.sleep(0.1)
-
     async def play(self, stage: Stage) -> None:
-        due_s = min(grant.expires_s for grant in stage.book.grants.values()) - self.margin_s
-        await stage.clock.sleep(max(0.0, due_s - 40 - stage.clock.now_s()))
+        due_s = CROWD_AT * (self.life_s - self.margin_s)
+        stage.clock.run_at(AHEAD_FACTOR)
+        await stage.clock.sleep(due_s - AHEAD_S)
+        stage.clock.run_at(self.factor)
         self.refusing = True
-        first = stage.mark("refused")
-        await stage.until(lambda: stage.book.since(first), 120)
+        begun = stage.mark("begun")
+        await stage.until(lambda: stage.book.since(begun), self.life_s)
+        stage.mark("refused")
         await stage.clock.sleep(self.refused_s)
         self.refusing = False
         well_s = stage.mark("well")
@@ -50,7 +60,18 @@ class MinuteOfRefusals(Scenario):
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         return [
+            Check("s between two that were asked again", self._apart_s(stage), SAMPLED_S),
             Check("s until nine in ten were refreshed", self.again_s, 60),
             Check("told of it", figures.events.get("provider.quarantine_begun", 0), 1),
             Check("wasted requests an account", figures.wasted / figures.fleet, 2.5),
         ]
+
+    def _apart_s(self, stage: Stage) -> float:
+        """For how long nobody was asked again who had been refused, at most."""
+        seen: set[str] = set()
+        last_s, most_s = stage.marks["refused"], 0.0
+        for one in stage.book.since(last_s, stage.marks["well"]):
+            if one.grant.name in seen:
+                most_s, last_s = max(most_s, one.at_s - last_s), one.at_s
+            seen.add(one.grant.name)
+        return max(most_s, stage.marks["well"] - last_s)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 
-from .all_refused import AllRefused
+from .all_refused import NO_CLUSTER, NO_QUARANTINE, AllRefused
 from .provider import Book, Grant, Reply, oauth_error
-from .scenario import Check, Figures, Stage
+from .scenario import Check, Figures, Rule, Stage, given
 
 
 class Mixed504Refusals(AllRefused):
-    """For 10 min 40 % of the requests are answered 504 and 40 % invalid_grant, wrongly."""
+    """For 90 min 40 % of the requests are answered 504 and 40 % invalid_grant, wrongly."""
 
-    refused_s = 600.0
+    rule = Rule(
+        "no refusal counts while accounts that were well are refused by more than a few",
+        (NO_QUARANTINE, NO_CLUSTER),
+    )
+
+    quick = given(fleet=300, factor=60.0)
 
     def __init__(self, *, quick: bool = False) -> None:
         super().__init__(quick=quick)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .provider import Book, Grant, Reply, oauth_error
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 NAMED_S = 3600.0
 
@@ -11,24 +11,22 @@ NAMED_S = 3600.0
 class NamedTimeKept(Scenario):
     """2 % are told 429 with Retry-After of an hour, once; then all are answered 503 for 5 min."""
 
-    factor = 20.0
-    fleet = 1000
+    rule = Rule(
+        "an account is not asked before a time that was named for it, whatever else is over",
+        (("tokens/lua/rouse.lua", "(tonumber(troubles[20]) or 0) > at", "false"),),
+    )
     away_s = 300.0
-    quick = given(fleet=300, factor=40.0)
+    quick = given(fleet=300, factor=60.0)
     away = False
 
     def __init__(self, *, quick: bool = False) -> None:
         super().__init__(quick=quick)
-        self.told_s: dict[str, float] = {}
-        self.too_soon = 0
+        self.told: set[str] = set()
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
-        named = int(grant.name[1:]) % 50 == 0
-        grant.bad = named  # Its readers go without for the time that was named.
-        if grant.name in self.told_s:
-            self.too_soon += now < self.told_s[grant.name] + NAMED_S
-        elif named:
-            self.told_s[grant.name] = now
+        if int(grant.name[1:]) % 50 == 0 and grant.name not in self.told:
+            self.told.add(grant.name)
+            grant.bad = True  # Its readers go without for the time that was named.
             return oauth_error(429, "slow_down", Retry_After=str(int(NAMED_S)))
         return Reply(503, kind="503") if self.away else None
 
@@ -41,10 +39,9 @@ class NamedTimeKept(Scenario):
         await stage.clock.sleep(NAMED_S + 300)
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
-        again = sum(grant.number > 0 for grant in stage.book.grants.values() if grant.bad)
+        again = sum(grant.number > 1 for grant in stage.book.grants.values() if grant.bad)
         return [
-            Check("asked before the time that was named", self.too_soon, 0),
-            Check("told to wait", len(self.told_s), self.fleet // 50, least=True),
-            Check("asked, and well, after it", again, len(self.told_s), least=True),
+            Check("told to wait", len(self.told), self.fleet // 50, least=True),
+            Check("asked, and well, after it", again, len(self.told), least=True),
             Check("s until all others are fresh", figures.recovery_s or 0, 120),
         ]

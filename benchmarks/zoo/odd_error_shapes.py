@@ -6,6 +6,7 @@ from typing import Any
 
 from .a_few_unauthorized import AFewUnauthorized
 from .provider import Reply
+from .scenario import Rule, given
 
 SHAPES: dict[str, tuple[int, Any]] = {
     "strava": (
@@ -39,5 +40,21 @@ SHAPES: dict[str, tuple[int, Any]] = {
 class OddErrorShapes(AFewUnauthorized):
     """5 % are dead and answered as Strava, Fitbit and Facebook do, or by a number."""
 
-    bad_share = 0.05
+    rule = Rule(
+        "a refusal in words that nobody knows refuses the grant",
+        (
+            (
+                "tokens/provider/token_response.py",
+                'return "unavailable" if _is_page(answer) else "rejected"',
+                'return "unavailable"',
+            ),
+        ),
+    )
+    factor = 20.0
+    life_s = 1200.0
+    margin_s = 300.0
+    tokens = given()
+    bad = 100
+    ended: tuple[str, ...] = ("dead",)
+    quick = given(fleet=300, bad=16, factor=60.0)
     shapes = tuple(Reply(status, body, kind=name) for name, (status, body) in SHAPES.items())

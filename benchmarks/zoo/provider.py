@@ -20,6 +20,11 @@ from .fast_clock import FastClock
 
 LATENCY_S = 0.2
 SOON_S = 60.0
+CUT_BYTES = 10
+CROWD_AT = 0.5
+"""Of the time in which a fleet falls due, from when on the crowd does …"""
+CROWD_S = 10.0
+"""… within so long."""
 WELL, LOST = "well", "lost"
 
 
@@ -30,6 +35,8 @@ class Grant:
     name: str
     expires_s: float
     """When its last access token expires."""
+    first_life_s: float = 0.0
+    """Life of the pair that its first refresh brings, as of a fleet that has been here for long."""
     number: int = 0
     """Of the refresh token that counts."""
     alive: bool = True
@@ -40,6 +47,10 @@ class Grant:
     asked: int = 0
     troubled_s: float = -1.0
     """When it was last given another answer than a new pair."""
+    not_before_s: float = 0.0
+    """Until when it was told to wait (Retry-After)."""
+    by_hand: bool = False
+    """Somebody has it refreshed by hand, at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +127,49 @@ class Book:
         self.kinds: Counter[str] = Counter()
         self.lates: list[Late] = []
         self.revoked_for_reuse: list[str] = []
+        self.too_soon = 0
+        """Requests for an account before the time that it was told to wait for."""
+        self.proving = False
+        """Every request is answered by a pair, whatever the script says, and none counts."""
         self.open = 0
         self.most_open = 0
         self.script: Script = lambda _book, _grant, _now: None
         self.url = ""
 
     def add(
-        self, count: int, dice: random.Random, *, bad: bool = False, soon_s: float = SOON_S
+        self,
+        count: int,
+        dice: random.Random,
+        *,
+        bad: bool = False,
+        soon_s: float = SOON_S,
+        crowd: float = 0.0,
     ) -> list[Grant]:
         """
         Add grants whose access tokens have mixed ages.
 
-        As many then fall due each second from ``soon_s`` on.
+        As many then fall due each second from ``soon_s`` on, but a ``crowd``, that share of them,
+        which falls due within seconds.
         """
-        now, first = self.clock.now_s(), len(self.grants)
+        now, first, cycle_s = self.clock.now_s(), len(self.grants), self.life_s - self.margin_s
         made = []
         for number in range(count):
-            due_s = max(soon_s, (self.life_s - self.margin_s) * dice.random())
-            # Of an imported token's life the margin takes a third at most.
+            due_s = max(soon_s, cycle_s * dice.random())
+            if dice.random() < crowd:
+                due_s = max(soon_s, CROWD_AT * cycle_s) + CROWD_S * dice.random()
+            # Of such a token's life the margin takes a third at most.
             left_s = due_s + min(self.margin_s, due_s / 2)
-            made.append(Grant(f"u{first + number:05}", now + left_s, bad=bad))
+            made.append(Grant(f"u{first + number:05}", now + left_s, left_s, bad=bad))
         self.grants |= {grant.name: grant for grant in made}
         return made
+
+    def begin(self) -> None:
+        """Forget what was asked until now, and ask the script from now on."""
+        self.proving = False
+        self.asked, self.lates, self.most_open = [], [], self.open
+        self.kinds.clear()
+        for grant in self.grants.values():
+            grant.asked, grant.troubled_s = 0, -1.0
 
     @property
     def healthy(self) -> list[Grant]:
@@ -175,7 +207,7 @@ class Book:
 
     async def _answer(self, request: web.Request, grant: Grant, number: int) -> web.StreamResponse:
         now = self.clock.now_s()
-        said = self.script(self, grant, now)
+        said = None if self.proving else self.script(self, grant, now)
         after_s = said.after_s if isinstance(said, Reply) else LATENCY_S if said is None else said
         kind = (said.kind or str(said.status)) if isinstance(said, Reply) else WELL
         if not isinstance(said, Reply) and not self._fits(grant, number, now):
@@ -183,6 +215,9 @@ class Book:
         self.asked.append(Asked(now, grant, kind, grant.expires_s, self.open))
         self.kinds[kind] += 1
         grant.asked += 1
+        self.too_soon += now < grant.not_before_s and not grant.by_hand
+        if isinstance(said, Reply) and (wait_s := said.headers.get("Retry-After")):
+            grant.not_before_s = now + float(wait_s)
         pair = None
         if not isinstance(said, Reply) or said.processed or said.pair is not None:
             pair = self._rotate(grant, number, now)
@@ -205,11 +240,13 @@ class Book:
 
     async def _with_pair(self, request: web.Request, said: Reply, text: str) -> web.StreamResponse:
         """A pair as the script spoils it; of one that is cut the last bytes never come."""
+        if request.transport is None or request.transport.is_closing():  # Its node has ended.
+            return web.Response()
         answer = web.StreamResponse(headers=said.headers)
         answer.content_type = "application/json"
-        answer.content_length = len(text) + (100 if said.cut else 0)
+        answer.content_length = len(text)
         await answer.prepare(request)
-        await answer.write(text.encode())
+        await answer.write(text.encode()[: -CUT_BYTES if said.cut else None])
         if said.cut and request.transport is not None:
             request.transport.close()
         return answer
@@ -233,7 +270,8 @@ class Book:
         if number == grant.number:
             self._late(grant, now)
             grant.number += 1
-            grant.used_s, grant.expires_s = now, now + self.life_s
+            life_s = grant.first_life_s if self.proving else self.life_s
+            grant.used_s, grant.expires_s = now, now + life_s
         return {
             "access_token": f"a-{grant.name}-{grant.number}",
             "token_type": "Bearer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from .provider import Book, Grant, Reply, oauth_error
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 
 class Random429(Scenario):
@@ -13,7 +13,18 @@ class Random429(Scenario):
     1 % of the answers are 429 with Retry-After: 1; capacity is ample, 20 refreshes/s are needed.
     """
 
+    rule = Rule(
+        "the rate of a client shrinks by the share of 429, not by single ones",
+        (
+            (
+                "tokens/limits/throttle.py",
+                "return limited >= least and limited > LIMITED_SHARE * answered",
+                "return limited > 0",
+            ),
+        ),
+    )
     factor = 10.0
+    crowd = 0.0  # It is judged by how many wait in the end, which a crowd would make many.
     life_s = 150.0
     margin_s = 50.0
     watched_s = 600.0

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from .all_refused import AllRefused
 from .provider import Book, Grant, Reply, oauth_error
+from .scenario import Rule
 
 WORDS = {
     "scope": oauth_error(400, "invalid_scope"),
@@ -17,9 +18,19 @@ WORDS = {
 
 class RefusedByOtherWords(AllRefused):
     """
-    Four providers refuse all for 15 min: invalid_scope, invalid_request, a bare 401, an HTML page.
+    Four providers refuse all for 90 min: invalid_scope, invalid_request, a bare 401, an HTML page.
     """
 
+    rule = Rule(
+        "every class of answers that may end a grant is evidence of an incident",
+        (
+            (
+                "config/error_classes.py",
+                'name="invalid_scope",\n        scope="account",\n        kind="refused",',
+                'name="invalid_scope",\n        scope="account",\n        kind="other",',
+            ),
+        ),
+    )
     providers: tuple[str, ...] = tuple(WORDS)
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:

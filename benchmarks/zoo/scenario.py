@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.connections import Broken
+from benchmarks.machine import processor_ticks
+
 from .cluster import GIVEN_UP, Cluster, cluster_up
 from .fast_clock import FastClock, fast_clock
 from .provider import WELL, Book, Grant, Reply, serving
@@ -21,7 +24,25 @@ MACHINE_EVERY_S = 0.5
 IDLE_LEAST = 0.15
 """Of the machine's processors: with less, nodes wait for each other and for whoever else runs."""
 SLOWER, FACTOR_LEAST = 0.7, 4.0
-SETTLE_S = 5.0
+IDLE_AGAIN, QUICKER, AGAIN_LOOKS = 0.5, 1.3, 4
+"""So much is idle at so many looks in a row: the clock may run faster again."""
+RECOVERY_FACTOR = 5.0
+"""A backlog goes at once, as fast as the product can by its clock, and not this machine."""
+PROVEN_S = 300.0
+CROWD = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """
+    A rule of the product that a scenario guards: without it a limit of the scenario is missed.
+
+    ``edits``: file of the package, what stands there once, and what takes its place without the
+    rule; ``python -m tests.meta.guards --zoo`` plays the scenario then.
+    """
+
+    what: str
+    edits: tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +94,10 @@ class Figures:
     states: dict[str, int] = field(default_factory=dict)
     answers: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
+    too_soon: int = 0
+    """Requests for an account before the time that a Retry-After named for it."""
+    used_s: float = 0.0
+    """Processor time of nodes and stores."""
     lag_s: float = 0.0
     """The longest by which the machine was late for the driver itself, by the scenario's clock."""
     checks: list[Check] = field(default_factory=list)
@@ -80,7 +105,15 @@ class Figures:
     @property
     def provider_events(self) -> int:
         """How many events told of a provider."""
-        return sum(count for kind, count in self.events.items() if kind.startswith("provider."))
+        return self._events_of("provider.")
+
+    @property
+    def account_events(self) -> int:
+        """How many events told of an account."""
+        return self._events_of("account.")
+
+    def _events_of(self, what: str) -> int:
+        return sum(count for kind, count in self.events.items() if kind.startswith(what))
 
     @property
     def kept(self) -> bool:
@@ -92,9 +125,15 @@ class Stage:
     """A running cluster, the providers' books, and the time."""
 
     def __init__(
-        self, clock: FastClock, cluster: Cluster, books: dict[str, Book], dice: random.Random
+        self,
+        clock: FastClock,
+        factor: float,
+        cluster: Cluster,
+        books: dict[str, Book],
+        dice: random.Random,
     ) -> None:
         self.clock = clock
+        self.factor = factor
         self.cluster = cluster
         self.books = books
         self.dice = dice
@@ -113,6 +152,10 @@ class Stage:
         """The only provider's, or the first one's."""
         return next(iter(self.books.values()))
 
+    def told(self, kind: str) -> Counter[str]:
+        """How often that was told of each provider."""
+        return Counter(data.get("provider", "") for told, data in self.events if told == kind)
+
     def mark(self, name: str) -> float:
         """Note the moment under that name."""
         self.marks[name] = self.clock.now_s()
@@ -125,12 +168,21 @@ class Stage:
             await asyncio.sleep(0.02)
         return min(limit_s, self.clock.now_s() - began)
 
+    async def until_told(self, kind: str, limit_s: float) -> float:
+        """Seconds until an event of that kind was sent, ``limit_s`` when none was by then."""
+        began = self.clock.now_s()
+        while kind not in dict(self.cluster.events()) and self.clock.now_s() < began + limit_s:
+            await self.clock.sleep(1.0)
+        return min(limit_s, self.clock.now_s() - began)
+
     async def recover(self, limit_s: float) -> None:
         """From here on the provider is well: how long until nobody healthy is without a token."""
         self.mark("well")
+        self.clock.run_at(min(self.factor, RECOVERY_FACTOR))
         self.recovery_s = await self.until(
             lambda: not any(book.late_now() for book in self.books.values()), limit_s
         )
+        self.clock.run_at(self.factor)
 
 
 def given(**values: Any) -> Mapping[str, Any]:
@@ -142,16 +194,29 @@ class Scenario:
     """
     One scripted provider (or more) and what happens. Times are the scenario's own.
 
-    Subclasses: their docstring's first line says what it is; ``play`` is its course, ``reply`` how
-    a request is answered (another answer, None for a pair, or the seconds that a pair takes),
-    ``judge`` what has to hold beyond the usual.
+    Subclasses: their docstring's first line says what it is; ``rule`` is what they guard, ``play``
+    its course, ``reply`` how a request is answered (another answer, None for a pair, or the seconds
+    that a pair takes), ``judge`` what has to hold beyond the usual.
+
+    All settings but those of the provider itself are the product's defaults, and each node has a
+    store of its own. Where a scenario differs, a comment there says why.
     """
 
+    rule: Rule
     factor = 20.0
     fleet = 2000
+    """Accounts of all providers together."""
+    crowd = CROWD
+    """Share of the accounts that falls due together, the others one by one."""
+    proven = True
+    """Every account was refreshed well once before it begins; else it begins with the import."""
+    one_store = False
+    """All nodes have one store, for the clock runs too fast for stores that copy each other."""
     life_s = 1200.0
     margin_s = 300.0
     grace_s = 0.0
+    bad = 0
+    """Accounts of each provider that the script never lets succeed: imported as it begins."""
     providers: tuple[str, ...] = ("shop",)
     settings: Mapping[str, Any] = given()
     """Of the providers' sections, beyond those that every run has."""
@@ -163,7 +228,9 @@ class Scenario:
     """Share of the healthy that may be late."""
 
     def __init__(self, *, quick: bool = False) -> None:
-        for name, value in (self.quick if quick else {}).items():
+        # On a busy machine a store that copies another falls behind by this clock: writes stop.
+        short = {"one_store": True, **self.quick}
+        for name, value in (short if quick else {}).items():
             setattr(self, name, value)
 
     @property
@@ -175,10 +242,22 @@ class Scenario:
         """How a request is answered."""
         raise NotImplementedError
 
+    def book_of(self, name: str, clock: FastClock) -> Book:
+        """A provider's book."""
+        return Book(name, clock, self.life_s, self.margin_s, self.grace_s)
+
+    def accounts_of(self, name: str) -> int:
+        """How many accounts a provider has, those that fail for good aside."""
+        return self.fleet // len(self.providers)
+
     async def fill(self, stage: Stage) -> None:
         """Import the accounts, before the clock is made fast."""
-        for book in stage.books.values():
-            await stage.cluster.put(book, book.add(self.fleet // len(stage.books), stage.dice))
+        for name, book in stage.books.items():
+            grants = book.add(self.accounts_of(name), stage.dice, crowd=self.crowd)
+            if self.proven:
+                for grant in grants:
+                    grant.expires_s = stage.clock.now_s() + 1.0
+            await stage.cluster.put(book, grants)
 
     async def play(self, stage: Stage) -> None:
         """The course of events."""
@@ -191,17 +270,22 @@ class Scenario:
     async def run(self, tree: Path, seed: int, folder: Path) -> Figures:
         """Play it against the checkout at ``tree``, its data in ``folder``; what was found."""
         with fast_clock(folder) as clock:
-            books = {
-                name: Book(name, clock, self.life_s, self.margin_s, self.grace_s)
-                for name in self.providers
-            }
+            books = {name: self.book_of(name, clock) for name in self.providers}
             for book in books.values():
-                book.script = self.reply
+                book.script, book.proving = self.reply, self.proven
             async with (
                 serving(*books.values()),
-                cluster_up(tree, folder, clock, self.sections(books, tree)) as cluster,
+                cluster_up(
+                    tree,
+                    folder,
+                    clock,
+                    self.sections(books, tree),
+                    factor=self.factor,
+                    one_store=self.one_store,
+                ) as cluster,
             ):
-                return await _play(self, Stage(clock, cluster, books, random.Random(seed)), seed)
+                stage = Stage(clock, self.factor, cluster, books, random.Random(seed))
+                return await _play(self, stage, seed)
 
     def late(self, stage: Stage) -> int:
         """
@@ -221,8 +305,8 @@ class Scenario:
                 "token_url": book.url,
                 "client_id": "c0",
                 "client_secret": "not a secret",
-                "margin_s": self.margin_s,
-                "grace_s": self.grace_s,
+                "margin_s": book.margin_s,
+                "grace_s": book.grace_s,
                 **self.settings,
             }
         known = {key: value for key, value in self.tokens.items() if _knows(tree, key)}
@@ -237,6 +321,10 @@ def _knows(tree: Path, setting: str) -> bool:
 async def _play(scenario: Scenario, stage: Stage, seed: int) -> Figures:
     clock, books = stage.clock, stage.books.values()
     await scenario.fill(stage)
+    if scenario.proven:
+        await _prove(stage)
+    for book in books:
+        await stage.cluster.put(book, book.add(scenario.bad, stage.dice, bad=True))
     figures = Figures(
         scenario.name,
         str(stage.cluster.tree),
@@ -264,6 +352,25 @@ async def _play(scenario: Scenario, stage: Stage, seed: int) -> Figures:
     return figures
 
 
+async def _prove(stage: Stage) -> None:
+    """
+    Return when every account was refreshed well once; nothing of it counts.
+
+    Raises: Broken: some were not.
+    """
+    books = stage.books.values()
+
+    def unproven() -> list[Grant]:
+        return [one for book in books for one in book.grants.values() if not one.number]
+
+    await stage.until(lambda: not unproven(), PROVEN_S)
+    if left := unproven():
+        raise Broken(f"{len(left)} accounts were not refreshed once in {PROVEN_S:.0f} s")
+    await stage.clock.sleep(1.0)  # What was answered last is stored.
+    for book in books:
+        book.begin()
+
+
 async def _watch_lag(clock: FastClock, figures: Figures) -> None:
     while True:
         before = clock.now_s()
@@ -278,19 +385,17 @@ async def _follow_machine(clock: FastClock, figures: Figures) -> None:
 
     A scenario is about times in proportion; nodes that wait for a processor are no part of it.
     """
+    looks = 0
     while True:
-        before = _processor_ticks()
+        before = processor_ticks()
         await asyncio.sleep(MACHINE_EVERY_S)
-        idle, total = (now - then for now, then in zip(_processor_ticks(), before, strict=True))
+        idle, total = (now - then for now, then in zip(processor_ticks(), before, strict=True))
+        looks = looks + 1 if total and idle / total > IDLE_AGAIN else 0
         if clock.factor > FACTOR_LEAST and total and idle / total < IDLE_LEAST:
             clock.slow(SLOWER, FACTOR_LEAST)
             figures.factor = min(figures.factor, clock.factor)
-
-
-def _processor_ticks() -> tuple[int, int]:
-    """Return the ticks in which the machine's processors were idle, and all ticks."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text("ascii").split()[1:9]]
-    return ticks[3] + ticks[4], sum(ticks)
+        elif looks >= AGAIN_LOOKS:
+            clock.quicken(QUICKER)
 
 
 async def _collect(scenario: Scenario, stage: Stage, figures: Figures) -> None:
@@ -315,6 +420,8 @@ async def _collect(scenario: Scenario, stage: Stage, figures: Figures) -> None:
     wrong = (told | {one["account"] for one in accounts if one["state"] in GIVEN_UP}) & healthy
     figures.given_up = len(wrong)
     figures.recovery_s = stage.recovery_s
+    figures.too_soon = sum(book.too_soon for book in books)
+    figures.used_s = stage.cluster.used_s()
     figures.late = scenario.late(stage)
     figures.errors = dict(stage.cluster.logged().most_common(5))
     stage.states = {one["account"]: one for one in accounts}
@@ -322,5 +429,6 @@ async def _collect(scenario: Scenario, stage: Stage, figures: Figures) -> None:
     figures.checks = [
         Check("healthy accounts given up", figures.given_up, 0),
         Check("healthy accounts late", figures.late, int(scenario.late_max * len(healthy))),
+        Check("requests before the time that was named", figures.too_soon, 0),
         *scenario.judge(stage, figures),
     ]

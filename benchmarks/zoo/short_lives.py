@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from .provider import Book, Grant, Reply
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 LIVES_S = (1, 0, -1)
 APART = 20
@@ -16,18 +16,25 @@ APART_S = 10.0
 class ShortLives(Scenario):
     """Each twentieth account is given expires_in 1, 0 or -1."""
 
+    rule = Rule(
+        "no token is asked for more often than each ten seconds, however short it lives",
+        (
+            ("tokens/policy/due_times.py", "    if life < LIFE_S_MIN:\n", "    if False:\n"),
+            ("tokens/policy/due_times.py", "LIFE_S_MIN if is_short(row) else 0.0", "0.0"),
+        ),
+    )
     factor = 5.0
     fleet = 1000
     life_s = 600.0
     margin_s = 200.0
-    quick = given(fleet=300)
+    quick = given(fleet=300, life_s=200.0, margin_s=60.0)
     story = ""
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | None:
         number = int(grant.name[1:])
         if number % APART:
             return None
-        grant.bad = True  # Its readers never have a token for long.
+        grant.bad = True  # Its readers have no token for long.
         life_s = LIVES_S[number // APART % len(LIVES_S)]
         return Reply(200, kind=f"expires_in {life_s}", pair={"expires_in": life_s})
 

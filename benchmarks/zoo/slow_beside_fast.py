@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .provider import Book, Grant, Reply
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 SLOW_S = 8.0
 
@@ -11,12 +11,24 @@ SLOW_S = 8.0
 class SlowBesideFast(Scenario):
     """One provider takes 8 s an answer for 10 min; the other is fast."""
 
-    factor = 10.0
+    rule = Rule(
+        "a node has more requests under way while accounts are refreshed late for want of it",
+        (
+            (
+                "tokens/limits/adaptive_concurrency.py",
+                "self.size = min(self._most, self.size + max(4, self.size // 4))",
+                "self.size = self.size + 0",
+            ),
+        ),
+    )
+    factor = 5.0
+    fleet = 5000
+    crowd = 0.0  # What is needed at a time is judged.
     providers: tuple[str, ...] = ("slow", "fast")
     life_s = 300.0
     margin_s = 100.0
     slow_s = 600.0
-    quick = given(fleet=600, slow_s=120.0)
+    quick = given(fleet=2000, life_s=150.0, margin_s=50.0, slow_s=200.0)
     slow = False
 
     def reply(self, book: Book, grant: Grant, now: float) -> Reply | float | None:

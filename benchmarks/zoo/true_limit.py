@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .provider import Book, Grant, Reply
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 BURST_S = 2.0
 BEGUN_S = 120.0
@@ -15,7 +15,18 @@ class TrueLimit(Scenario):
     0.8 of what is needed is allowed: by one provider told with Retry-After, by the other without.
     """
 
+    rule = Rule(
+        "where many answers are 429 the rate of the client becomes what was answered well",
+        (
+            (
+                "tokens/limits/throttle.py",
+                "return limited >= least and limited > LIMITED_SHARE * answered",
+                "return False",
+            ),
+        ),
+    )
     factor = 10.0
+    crowd = 0.0  # The limit is a part of what is needed at every moment.
     life_s = 300.0
     margin_s = 100.0
     watched_s = 900.0

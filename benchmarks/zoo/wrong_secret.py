@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .provider import Book, Grant, Reply, oauth_error
-from .scenario import Check, Figures, Scenario, Stage, given
+from .scenario import Check, Figures, Rule, Scenario, Stage, given
 
 NOTICED_S = 15.0
 
@@ -11,6 +11,16 @@ NOTICED_S = 15.0
 class WrongSecret(Scenario):
     """Every request is answered 401 invalid_client for 10 min."""
 
+    rule = Rule(
+        "one node probes at a time",
+        (
+            (
+                "tokens/limits/throttle.py",
+                "return not (hold.claim and hold.claim_ms > clock_ms)",
+                "return True",
+            ),
+        ),
+    )
     # A backlog of two thirds of the fleet goes at once in the end: as fast as this machine can, not
     # the product.
     factor = 5.0

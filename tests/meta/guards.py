@@ -6,6 +6,8 @@ to notice.
     python -m tests.meta.guards fence lanes       these
     python -m tests.meta.guards --live            with the tests that start whole clusters, too
     python -m tests.meta.guards --list            their names
+    python -m tests.meta.guards --zoo             the rules of the scenarios of benchmarks.zoo
+    python -m tests.meta.guards --zoo all_429     these scenarios
 
 A guard whose loss some named file does not notice is said, and makes the exit code 1. What was seen
 red is written down in docs/testing.md, "Which test guards which rule".
@@ -24,6 +26,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.zoo.__main__ import NAMES, scenario_of
 
 from .guards_of_one_refresh import OF_ONE_REFRESH
 from .guards_of_queues import OF_QUEUES
@@ -690,7 +694,10 @@ GUARDS = (
         ("rooms/server/test_audit",),
     ),
 )  # fmt: skip
+SCENARIOS = tuple(Guard(name, scenario_of(name).rule.edits, ()) for name in NAMES)
+"""The rule that each scenario guards stands in its file; without it a limit has to be missed."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py)", re.MULTILINE)
+MISSED = re.compile(r"\*\*missed\*\*: ([^|]*)")
 
 
 def without(guard: Guard, package: Path) -> None:
@@ -706,8 +713,8 @@ def without(guard: Guard, package: Path) -> None:
         path.write_text(text.replace(stands, instead), "utf-8")
 
 
-def seen_red(guard: Guard, with_live: bool) -> Counter[str]:
-    """How many tests of each named file failed without the guard."""
+def run_without(guard: Guard, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a module in a copy of the code without the guard. Raises: RuntimeError: it could not."""
     with tempfile.TemporaryDirectory(prefix="guards-") as folder:
         for name in NEEDED:
             source, target = ROOT / name, Path(folder) / name
@@ -716,17 +723,48 @@ def seen_red(guard: Guard, with_live: bool) -> Counter[str]:
             else:
                 shutil.copy(source, target)
         without(guard, Path(folder) / "tidewarden")
-        argv = [sys.executable, "-m", "pytest", *PYTEST.split()]
         done = subprocess.run(
-            [*argv, "-m", "not soak", *guard.files(with_live)],
+            [sys.executable, "-m", *words],
             cwd=folder, env={**os.environ, "PYTHONPATH": folder}, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
     if done.returncode not in (0, 1):
         raise RuntimeError(
-            f"{guard.name}: pytest ended with"
+            f"{guard.name}: {words[0]} ended with"
             f" {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         )
-    return Counter(FAILED.findall(done.stdout))
+    return done
+
+
+def seen_red(guard: Guard, with_live: bool) -> Counter[str]:
+    """How many tests of each named file failed without the guard."""
+    words = ("pytest", *PYTEST.split(), "-m", "not soak", *guard.files(with_live))
+    return Counter(FAILED.findall(run_without(guard, *words).stdout))
+
+
+def limits_missed(guard: Guard) -> str:
+    """Which limits of the scenario of that name are missed without its rule; empty: none is."""
+    done = run_without(guard, "benchmarks.zoo", guard.name, "--quick")
+    return "; ".join(MISSED.findall(done.stdout))
+
+
+def play_without_rules(chosen: list[Guard]) -> int:
+    """How many of these scenarios do not notice that their rule is gone."""
+    unseen = 0
+    for guard in chosen:
+        begun = time.monotonic()
+        try:
+            missed = limits_missed(guard)
+        except (ValueError, RuntimeError) as error:
+            missed = f"not played: {error}"
+            unseen += 1
+        unseen += not missed
+        lasted_s = time.monotonic() - begun
+        print(
+            f'{guard.name}, without "{scenario_of(guard.name).rule.what}":'
+            f" {missed or 'NO LIMIT missed'} ({lasted_s:.0f} s)",
+            flush=True,
+        )
+    return unseen
 
 
 def main() -> int:
@@ -738,29 +776,39 @@ def main() -> int:
         "--live", action="store_true", help="with the tests that start whole clusters"
     )
     parser.add_argument("--list", action="store_true", help="print their names")
+    parser.add_argument(
+        "--zoo", action="store_true", help="the rules of scenarios, each played in its short form"
+    )
     asked = parser.parse_args()
-    chosen = [guard for guard in GUARDS if not asked.names or guard.name in asked.names]
-    if unknown := set(asked.names) - {guard.name for guard in GUARDS}:
+    guards = SCENARIOS if asked.zoo else GUARDS
+    chosen = [guard for guard in guards if not asked.names or guard.name in asked.names]
+    if unknown := set(asked.names) - {guard.name for guard in guards}:
         parser.error(f"no such guard: {', '.join(sorted(unknown))}; --list names them")
     if asked.list:
         print("\n".join(guard.name for guard in chosen))
         return 0
+    unseen = play_without_rules(chosen) if asked.zoo else run_tests_without(chosen, asked.live)
+    print(f"{len(chosen)} guards switched off; {unseen} of them unnoticed by what should notice")
+    return 1 if unseen else 0
+
+
+def run_tests_without(chosen: list[Guard], with_live: bool) -> int:
+    """How many of these guards are not noticed by each test file that should."""
     unseen = 0
     for guard in chosen:
         begun = time.monotonic()
         try:
-            red = seen_red(guard, asked.live)
+            red = seen_red(guard, with_live)
         except (ValueError, RuntimeError) as error:
             print(error, flush=True)
             unseen += 1
             continue
         said = ", ".join(
-            f"{Path(file).stem} {red[file] or 'NONE'}" for file in guard.files(asked.live)
+            f"{Path(file).stem} {red[file] or 'NONE'}" for file in guard.files(with_live)
         )
         print(f"{guard.name}: {said} ({time.monotonic() - begun:.0f} s)", flush=True)
-        unseen += any(not red[file] for file in guard.files(asked.live))
-    print(f"{len(chosen)} guards switched off; {unseen} of them unnoticed by a test that should")
-    return 1 if unseen else 0
+        unseen += any(not red[file] for file in guard.files(with_live))
+    return unseen
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """
-The guards that `tests/meta/guards.py` switches off stand where it says, and docs/testing.md tells
-of each.
+The guards that `tests/meta/guards.py` switches off stand where it says, those of scenarios, too,
+and docs/testing.md tells of each.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from meta.guards import GUARDS, ROOT, Guard, without
+from meta.guards import GUARDS, ROOT, SCENARIOS, Guard, without
 
 TEXT = (ROOT / "docs" / "testing.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+@pytest.mark.parametrize("guard", [*GUARDS, *SCENARIOS], ids=lambda guard: guard.name)
 def test_a_guard_can_be_switched_off_and_is_told_of(guard: Guard, tmp_path: Path) -> None:
     for file, _, _ in guard.edits:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)

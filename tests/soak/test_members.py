@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from support.cluster.harness import START_S, TROUBLE, Cluster, Node, background, until
+from support.cluster.harness import START_S, TROUBLE, Cluster, Node, background, closing, until
 from support.faults.traffic import Traffic
 
 pytestmark = pytest.mark.timeout(600)
@@ -38,14 +38,8 @@ def nodes(
 ) -> Iterator[Growing]:
     """Five, of which none runs."""
     made = Growing(tmp_path_factory.mktemp("members"), nodes=len(NAMES), extra=PACE)
-    failed = request.session.testsfailed
-    well = False
-    try:
+    with closing(request, made):
         yield made
-        assert not made.defects(), "\n".join(made.defects())
-        well = request.session.testsfailed == failed
-    finally:
-        made.close(show=not well)
 
 
 def address(node: Node) -> str:

@@ -251,16 +251,6 @@ async def keep_process(processes: Any, *orders: Any) -> None:
     await processes._keep(*orders)
 
 
-def miss_view(process: Any) -> None:
-    """Let a process find that the store has no view of its own."""
-    process._missed()
-
-
-def hears_lost(process: Any, hears: Any) -> None:
-    """Let a process find whether its link for messages is up."""
-    process._hears(hears)
-
-
 # Doors
 listener_of = attrgetter("_listener")
 admission_of = attrgetter("_admission")

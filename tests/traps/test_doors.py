@@ -16,8 +16,9 @@ from typing import Any
 
 import hiredis
 import pytest
-from support.doors.trap_doors import HOUR_MS, Pair, doors, reach, turns
+from support.doors.trap_doors import HOUR_MS, Pair, doors, turns
 from support.inspect import shards_of, transport_of
+from support.waiting import eventually
 
 __all__ = ["doors"]  # a fixture
 
@@ -43,7 +44,7 @@ async def test_trap_disconnect_during_a_waiting_take(doors: Pair, seed: int) -> 
     for n in range(40):
         gone = await doors[n % 2].dial()
         gone.send(f"Q.TAKE WAIT {HOUR_MS} LEASE {HOUR_MS} FROM q")
-        await reach(lambda n=n: doors[n % 2].server.context.waiting == 1)
+        await eventually(lambda n=n: doors[n % 2].server.context.waiting == 1)
         well.send(f"Q.PUT q x ID t{n} ATTEMPTS 1")
         await turns(dice.randrange(12))
         gone.drop(reset=dice.random() < 0.5)
@@ -53,7 +54,7 @@ async def test_trap_disconnect_during_a_waiting_take(doors: Pair, seed: int) -> 
         )
         assert (task_id, attempt) == (b"t%d" % n, 1)
         assert await well.call("Q.ACK", "q", task_id, lease) == b"OK"
-    await reach(lambda: not doors[0].server.context.peers.connections)
+    await eventually(lambda: not doors[0].server.context.peers.connections)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
@@ -77,7 +78,9 @@ async def test_trap_waiters_stranded_by_a_lost_wake_up(doors: Pair, seed: int) -
     for n in range(3):
         await wait_one(n % 2)
     for n in range(50):
-        await reach(lambda: doors[0].server.context.waiting + doors[1].server.context.waiting == 3)
+        await eventually(
+            lambda: doors[0].server.context.waiting + doors[1].server.context.waiting == 3
+        )
         putter.send(f"Q.PUT q x ID t{n}")
         await turns(dice.randrange(10))
         ear = transport_of(doors[dice.randrange(2)].ears)  # None: it is cut still
@@ -111,7 +114,7 @@ async def test_trap_waiters_stranded_beside_a_take_of_the_same_turn(doors: Pair)
     waiters = [await doors[1].dial() for _ in range(2)]
     for line in waiters:
         line.send(f"Q.TAKE WAIT {HOUR_MS} FROM q")
-    await reach(lambda: doors[1].server.context.waiting == 2)
+    await eventually(lambda: doors[1].server.context.waiting == 2)
     putter, taker = await doors[0].dial(), await doors[0].dial()
     await taker.call("Q.TAKE", "FROM", "q")
     putter.send(*(f"Q.PUT q x ID t{n}" for n in range(3)))
@@ -194,7 +197,7 @@ async def test_trap_closing_one_connection_frees_what_it_held_before(doors: Pair
     assert await other.call("Q.RELEASE", "q", "a", lease) == b"OK"
     ((_, _, lease, *_),) = await second.call("Q.TAKE", "LEASE", HOUR_MS, "FROM", "q")
     first.drop()
-    await reach(lambda: len(doors[0].server.context.peers.connections) == 1)
+    await eventually(lambda: len(doors[0].server.context.peers.connections) == 1)
     assert await other.call("Q.TAKE", "WAIT", 50, "FROM", "q") == []
     assert await second.call("Q.ACK", "q", "a", lease) == b"OK"
 
@@ -244,7 +247,7 @@ async def test_trap_pop_with_a_long_wait_never_returns(doors: Pair, why: str) ->
     loop = asyncio.get_running_loop()
     if why == "sixteen shards":
         await doors[0].queues.admin.configure("q", {"shards": 16})
-        await reach(lambda: len(shards_of(doors[1].queues, "q")) == 16)
+        await eventually(lambda: len(shards_of(doors[1].queues, "q")) == 16)
     elif why == "paused":
         await other.call("Q.PUT", "q", "x", "ID", "a")
         await other.call("Q.PAUSE", "q")
@@ -258,7 +261,7 @@ async def test_trap_pop_with_a_long_wait_never_returns(doors: Pair, why: str) ->
     assert await line.call(*take) == []
     assert loop.time() - begun >= 0.14
     line.send((*take[:2], str(HOUR_MS), *take[3:]))
-    await reach(lambda: doors[0].server.context.waiting == 1)
+    await eventually(lambda: doors[0].server.context.waiting == 1)
     if why == "paused":
         await other.call("Q.RESUME", "q")
     elif why == "delayed":

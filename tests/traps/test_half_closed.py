@@ -8,8 +8,9 @@ from __future__ import annotations
 import socket
 
 import pytest
-from support.doors.trap_doors import HOUR_MS, Pair, doors, reach
+from support.doors.trap_doors import HOUR_MS, Pair, doors
 from support.inspect import transport_of
+from support.waiting import eventually
 
 from tidewarden.server.access import peer
 
@@ -23,7 +24,7 @@ async def test_trap_half_closed_socket_that_waits(doors: Pair) -> None:
     """
     waiter, well = await doors[0].dial(), await doors[1].dial()
     waiter.send(f"Q.TAKE WAIT {HOUR_MS} FROM q")
-    await reach(lambda: doors[0].server.context.waiting == 1)
+    await eventually(lambda: doors[0].server.context.waiting == 1)
     waiter.writer.write_eof()
     assert await waiter.rest() == b""
     assert (doors[0].server.context.waiting, doors[0].queues.consumer.waiting()) == (0, 0)
@@ -38,7 +39,7 @@ async def test_trap_half_closed_socket_with_a_take_behind(doors: Pair) -> None:
     waiter.send(f"Q.PUT q x ID first DELAY {HOUR_MS}", f"Q.TAKE WAIT {HOUR_MS} FROM q", "PING")
     waiter.writer.write_eof()
     assert await waiter.rest() == b"$5\r\nfirst\r\n"
-    await reach(lambda: not doors[0].server.context.peers.connections)
+    await eventually(lambda: not doors[0].server.context.peers.connections)
     assert (doors[0].server.context.waiting, doors[0].queues.consumer.waiting()) == (0, 0)
     await well.call("Q.PUT", "q", "x", "ID", "a", "ATTEMPTS", 1)
     ((_, task_id, _, _, attempt, _, _),) = await well.call("Q.TAKE", "FROM", "q")
@@ -53,7 +54,7 @@ async def test_trap_half_closed_socket_that_holds(doors: Pair) -> None:
     await holder.call("Q.PUT", "q", "x", "ID", "a")
     assert len(await holder.call("Q.TAKE", "LEASE", HOUR_MS, "FROM", "q")) == 1
     waiter.send(f"Q.TAKE WAIT {HOUR_MS} FROM q")
-    await reach(lambda: doors[1].server.context.waiting == 1)
+    await eventually(lambda: doors[1].server.context.waiting == 1)
     holder.writer.write_eof()
     ((_, task_id, *_),) = await waiter.reply()
     assert task_id == b"a"
@@ -65,7 +66,7 @@ async def test_trap_a_host_that_is_gone(doors: Pair, monkeypatch: pytest.MonkeyP
     take does not take.
     """
     await doors[0].dial()
-    await reach(lambda: doors[0].server.context.peers.connections)
+    await eventually(lambda: doors[0].server.context.peers.connections)
     (connection,) = doors[0].server.context.peers.connections
     accepted = transport_of(connection).get_extra_info("socket")
     assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1

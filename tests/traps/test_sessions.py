@@ -12,7 +12,8 @@ from typing import Any
 
 import hiredis
 import pytest
-from support.doors.trap_doors import HOUR_MS, Pair, doors, reach, turns
+from support.doors.trap_doors import HOUR_MS, Pair, doors, turns
+from support.waiting import eventually
 
 __all__ = ["doors"]  # a fixture
 
@@ -48,7 +49,7 @@ async def test_trap_one_session_from_two_connections(doors: Pair) -> None:
     assert await b.call("Q.ACK", "q", *by_a) == b"OK"
     assert await a.call("Q.ACK", "q", *by_b) == b"OK"
     a.drop(reset=True)
-    await reach(lambda: len(doors[0].server.context.peers.connections) == 1)
+    await eventually(lambda: len(doors[0].server.context.peers.connections) == 1)
     assert await other.call("Q.TAKE", "WAIT", 100, "FROM", "q") == [], "the session is still there"
     assert await b.call("Q.ACK", "q", *left) == b"OK"
     b.drop()
@@ -70,9 +71,13 @@ async def test_trap_a_waiting_take_of_the_connection_that_has_gone(doors: Pair) 
         putter = await doors[0].dial()
         for line in (a, b):
             line.send(f"Q.TAKE WAIT {HOUR_MS} LEASE {HOUR_MS} FROM q")
-        await reach(lambda: doors[0].server.context.waiting + doors[1].server.context.waiting == 2)
+        await eventually(
+            lambda: doors[0].server.context.waiting + doors[1].server.context.waiting == 2
+        )
         a.drop(reset=n % 3 == 0)
-        await reach(lambda: doors[0].server.context.waiting + doors[1].server.context.waiting == 1)
+        await eventually(
+            lambda: doors[0].server.context.waiting + doors[1].server.context.waiting == 1
+        )
         await putter.call("Q.PUT", "q", "x", "ID", f"t{n}")
         ((_, task_id, lease, *_),) = await b.reply()
         assert await b.call("Q.ACK", "q", task_id, lease) == b"OK"

@@ -5,28 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.providers.raw_provider import listening
+from support.providers.raw_provider import CONTINUE, Flood, listening
 
 from tidewarden.peer_line import HTTP_PORT, PeerAway, PeerLine, mac_for
 
 
 async def test_what_answers_without_end_is_not_heard_out() -> None:
     """For as long as an answer may take it would fill the node's memory."""
-    cut_off = asyncio.Event()
-
-    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        try:
-            while True:
-                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 2000)
-                await writer.drain()
-        except ConnectionError:
-            cut_off.set()
-
+    flood = Flood(b"", CONTINUE * 2000)
     line = PeerLine("/internal/x", mac_for("a secret", b"of a test"), tls=False)
-    async with listening(flood) as port, asyncio.timeout(60):
+    async with listening(flood.serve) as port, asyncio.timeout(60):
         with pytest.raises(PeerAway) as caught:
             await line.ask("n1", f"127.0.0.1:{port - HTTP_PORT}", b"question")
         assert "has not answered within" not in str(caught.value), "it was left before that"
-        await cut_off.wait()
+        await flood.cut_off.wait()
     await line.close()

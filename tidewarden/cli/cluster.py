@@ -12,7 +12,7 @@ import typer
 from .backup import backup, restore
 from .connection import addresses, connected, dial, maybe_tls, shown
 from .options import DATA_DIR, NOTHING, AsJson, DataDir, Url, stop
-from .output import cell, moment, print_json, print_table
+from .output import cell, moment, print_answer, print_json, print_table
 
 app = typer.Typer(help="Members and leadership of a cluster.", no_args_is_help=True)
 app.command("backup")(backup)
@@ -104,10 +104,7 @@ def transfer(
     """
     with connected(url, data_dir) as line:
         leader = line.call("R.TRANSFER", *([node] if node else []))
-    if as_json:
-        print_json({"leader": leader})
-    else:
-        typer.echo(f"{leader} leads")
+    print_answer(as_json, {"leader": leader}, f"{leader} leads")
 
 
 @app.command("switchover")
@@ -135,10 +132,7 @@ def switchover(
     """
     with connected(url, data_dir) as line:
         primary = line.call("R.SWITCHOVER", *([node] if node else []))
-    if as_json:
-        print_json({"primary": primary})
-    else:
-        typer.echo(f"{cell(primary)} has the primary")
+    print_answer(as_json, {"primary": primary}, f"{cell(primary)} has the primary")
 
 
 @app.command("recover")

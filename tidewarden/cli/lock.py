@@ -20,7 +20,7 @@ from tidewarden.clock import SystemClock
 
 from .connection import NodeLine, addresses, connected, dial, said
 from .options import DATA_DIR, NOTHING, REFUSED, AsJson, DataDir, Url, stop
-from .output import moment, print_json, print_map, print_table
+from .output import moment, print_answer, print_json, print_map, print_table
 
 app = typer.Typer(help="Look at locks, and run a command while holding one.", no_args_is_help=True)
 COLUMNS = ("name", "fence", "node", "lease ends (UTC)")
@@ -232,10 +232,7 @@ def release(
     """
     with connected(url, data_dir) as node:
         node.call("L.RELEASE", name, fence)
-    if as_json:
-        print_json({"ok": True})
-    else:
-        typer.echo("OK")
+    print_answer(as_json, {"ok": True}, "OK")
 
 
 def _joined(nodes: Sequence[str], session: str, silence_s: float) -> NodeLine:

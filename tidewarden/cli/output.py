@@ -26,6 +26,19 @@ def print_json(value: Any, *, err: bool = False) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, default=_bytes), err=err)
 
 
+def print_answer(as_json: bool, fields: Any, line: Any) -> None:
+    """Print ``fields`` as JSON, or ``line`` for people."""
+    if as_json:
+        print_json(fields)
+    else:
+        typer.echo(line)
+
+
+def print_number(name: str, number: Any, as_json: bool) -> None:
+    """Print a number that a node answered, in JSON by that name."""
+    print_answer(as_json, {name: number}, number)
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table, as wide as it needs to be when it does not go to a terminal."""
     from rich import box  # most of what verbs say needs none of it

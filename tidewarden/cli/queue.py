@@ -12,7 +12,7 @@ import typer
 from . import task
 from .connection import connected
 from .options import DATA_DIR, USAGE, AsJson, DataDir, Url, stop
-from .output import cell, print_json, print_map
+from .output import cell, print_answer, print_json, print_map, print_number
 from .task import Queue
 
 app = typer.Typer(
@@ -161,7 +161,7 @@ def link(
     Example: tidewarden queue link orders mails
     """
     with connected(url, data_dir) as node:
-        _number("linked", node.call("Q.LINK", topic, queue), as_json)
+        print_number("linked", node.call("Q.LINK", topic, queue), as_json)
 
 
 @app.command("unlink")
@@ -178,18 +178,8 @@ def unlink(
     Example: tidewarden queue unlink orders mails
     """
     with connected(url, data_dir) as node:
-        _number("unlinked", node.call("Q.UNLINK", topic, queue), as_json)
-
-
-def _number(name: str, answer: Any, as_json: bool) -> None:
-    if as_json:
-        print_json({name: answer})
-    else:
-        typer.echo(answer)
+        print_number("unlinked", node.call("Q.UNLINK", topic, queue), as_json)
 
 
 def _done(answer: Any, as_json: bool) -> None:
-    if as_json:
-        print_json({"ok": True})
-    else:
-        typer.echo(cell(answer))
+    print_answer(as_json, {"ok": True}, cell(answer))

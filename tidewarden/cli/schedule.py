@@ -10,7 +10,7 @@ import typer
 
 from .connection import connected
 from .options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
-from .output import moment, print_json, print_table
+from .output import moment, print_answer, print_json, print_table
 from .task import payload_bytes
 
 app = typer.Typer(
@@ -150,10 +150,7 @@ def pause(
     Example: tidewarden schedule pause nightly
     """
     _stand("S.PAUSE", name, url, data_dir)
-    if as_json:
-        print_json({"name": name, "state": "paused"})
-    else:
-        typer.echo("OK")
+    print_answer(as_json, {"name": name, "state": "paused"}, "OK")
 
 
 @app.command("resume")
@@ -169,10 +166,7 @@ def resume(
     Example: tidewarden schedule resume nightly
     """
     next_ms = _stand("S.RESUME", name, url, data_dir)
-    if as_json:
-        print_json({"name": name, "next_ms": next_ms})
-    else:
-        typer.echo(f"OK, next at {moment(next_ms)} UTC")
+    print_answer(as_json, {"name": name, "next_ms": next_ms}, f"OK, next at {moment(next_ms)} UTC")
 
 
 def _stand(verb: str, name: str, url: str, data_dir: Path) -> Any:

@@ -10,7 +10,7 @@ import typer
 
 from .connection import NodeLine, connected
 from .options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
-from .output import cell, print_json, print_map, print_table
+from .output import cell, print_answer, print_json, print_map, print_number, print_table
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
@@ -97,10 +97,7 @@ def put(
     }
     with connected(url, data_dir) as node:
         answer = node.call("Q.PUT", queue, payload_bytes(payload), *_words(options))
-    if as_json:
-        print_json({"id": answer})
-    else:
-        typer.echo(cell(answer))
+    print_answer(as_json, {"id": answer}, cell(answer))
 
 
 def take(
@@ -143,10 +140,7 @@ def take(
                     strict=False,
                 )
             )
-            if as_json:
-                print_json(fields)
-            else:
-                typer.echo(f"{cell(fields['id'])}  {cell(fields['payload'])}")
+            print_answer(as_json, fields, f"{cell(fields['id'])}  {cell(fields['payload'])}")
         _settle(node, queue, tasks, ack)
     if not tasks:
         raise stop("no task came in time", NOTHING)
@@ -238,10 +232,7 @@ def kick(
     what = ["ID", task_id] if task_id else _buried(count, reason, age_ms)
     with connected(url, data_dir) as node:
         kicked = node.call("Q.KICK", queue, *what)
-    if as_json:
-        print_json({"kicked": kicked})
-    else:
-        typer.echo(kicked)
+    print_answer(as_json, {"kicked": kicked}, kicked)
 
 
 def delete(
@@ -290,7 +281,7 @@ def purge(
     ):
         raise stop("nothing was deleted", NOTHING)
     with connected(url, data_dir) as node:
-        _number(
+        print_number(
             "purged", node.call("Q.PURGE", queue, *(["STATE", state] if state else [])), as_json
         )
 
@@ -304,7 +295,7 @@ def release_all(
     Example: tidewarden queue release-all mails
     """
     with connected(url, data_dir) as node:
-        _number("released", node.call("Q.RELEASEALL", queue), as_json)
+        print_number("released", node.call("Q.RELEASEALL", queue), as_json)
 
 
 def move(
@@ -328,7 +319,7 @@ def move(
     if (count is None) != every:
         raise stop("give --count or --all, one of the two", USAGE)
     with connected(url, data_dir) as node:
-        _number(
+        print_number(
             "moved",
             node.call("Q.MOVE", queue, *_buried(count, reason, age_ms), "TO", target),
             as_json,
@@ -338,13 +329,6 @@ def move(
 def _buried(count: int | None, reason: str, age_ms: int | None) -> list[str | int]:
     words = _words({"COUNT": count, "REASON": reason or None, "AGE": age_ms})
     return words if count is not None else ["ALL", *words]
-
-
-def _number(name: str, answer: Any, as_json: bool) -> None:
-    if as_json:
-        print_json({name: answer})
-    else:
-        typer.echo(answer)
 
 
 def payload_bytes(text: str) -> bytes:

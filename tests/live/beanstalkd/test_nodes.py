@@ -6,18 +6,12 @@ import contextlib
 from collections.abc import Iterator
 
 import greenstalk
-import pytest
-from support.cluster.harness import ADMIN, Cluster, cluster
+from support.cluster.harness import ADMIN, Cluster, cluster_of_module
 
 DOOR = {"beanstalkd__enabled": "true"}
 
 
-@pytest.fixture(scope="module")
-def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("beanstalkd"), **DOOR) as made:
-        yield made
+nodes = cluster_of_module(**DOOR)
 
 
 @contextlib.contextmanager

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import sys
 from pathlib import Path
 
 import pytest
+from support.cluster.running_up import processes_in
 
 from benchmarks.ports import free_ports
 from tidewarden.cli.up import resize
@@ -30,22 +29,6 @@ if sys.argv[2] == "deaf": signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if sys.argv[2] == "refuses": print("node.name: bad"); sys.exit(4)
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ready).serve_forever()
 """
-
-
-def processes_in(folder: Path) -> list[int]:
-    """
-    Every process whose command line names the folder, or that works in it as valkey-server does.
-    """
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        seen = ""
-        # it ended; or it is a node, into which only root may look
-        with contextlib.suppress(OSError):
-            seen = (entry / "cmdline").read_bytes().decode(errors="replace")
-            seen += str((entry / "cwd").readlink())
-        if str(folder) in seen and int(entry.name) != os.getpid():
-            found.append(int(entry.name))
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +67,7 @@ async def test_a_cluster_starts_in_order_and_stops_in_the_other(plan: FolderPlan
         assert len(processes_in(plan.data_dir)) == 3
 
     await stand_in(plan, events, "willing").run(body)
-    assert processes_in(plan.data_dir) == []
+    assert not processes_in(plan.data_dir)
     told = [f"{event.subject} {event.text.partition(',')[0]}" for event in events]
     assert told[0] == "store serves"
     assert sorted(told[1:5]) == ["n0 serves", "n0 started", "n1 serves", "n1 started"]
@@ -109,7 +92,7 @@ async def test_a_node_that_does_not_stop_is_killed(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert processes_in(plan.data_dir) == []
+    assert not processes_in(plan.data_dir)
     assert sorted(event.subject for event in events if "did not stop within" in event.text) == [
         "n0",
         "n1",
@@ -127,7 +110,7 @@ async def test_whoever_asks_twice_gets_it_at_once(
 
     async with asyncio.timeout(100):
         await cluster.run(body)
-    assert processes_in(plan.data_dir) == []
+    assert not processes_in(plan.data_dir)
 
 
 async def test_a_node_that_refuses_its_configuration_ends_it_all(plan: FolderPlan) -> None:
@@ -136,7 +119,7 @@ async def test_a_node_that_refuses_its_configuration_ends_it_all(plan: FolderPla
 
     with pytest.raises(ConfigError, match=r"n. ended with status 4: node\.name: bad"):
         await stand_in(plan, [], "refuses").run(body)
-    assert processes_in(plan.data_dir) == []
+    assert not processes_in(plan.data_dir)
 
 
 async def test_a_defect_stops_everything_and_is_not_hidden(plan: FolderPlan) -> None:
@@ -146,4 +129,4 @@ async def test_a_defect_stops_everything_and_is_not_hidden(plan: FolderPlan) -> 
     with pytest.raises(ExceptionGroup) as caught:
         await stand_in(plan, [], "willing").run(body)
     assert caught.group_contains(RuntimeError, match="a defect")
-    assert processes_in(plan.data_dir) == []
+    assert not processes_in(plan.data_dir)

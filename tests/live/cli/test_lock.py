@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cluster.processes import until
 from support.doors import recording_node
 from support.doors.command_line import app
 from typer.testing import CliRunner, Result
@@ -181,9 +182,7 @@ def test_a_node_that_is_silent_ends_the_command_before_the_lease_ends(node: Any)
     assert "was lost while the command ran" in result.stderr
 
 
-def test_sigterm_reaches_the_command_and_the_lock_is_released(
-    node: Any, until: Callable[..., object]
-) -> None:
+def test_sigterm_reaches_the_command_and_the_lock_is_released(node: Any) -> None:
     argv = [sys.executable, "-m", "tidewarden", "lock", "run", "a", "--url", node.url, "--", *SLEEP]
     with subprocess.Popen(
         argv,

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def test_the_module_runs_as_the_command_does() -> None:
     assert out.stdout.startswith("tidewarden ")
 
 
-def test_the_sandbox_runs_until_it_is_stopped(tmp_path: Path, until: Callable[..., object]) -> None:
+def test_the_sandbox_runs_until_it_is_stopped(tmp_path: Path) -> None:
     argv = [
         sys.executable,
         "-m",

@@ -16,6 +16,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from support.cluster.processes import until
 from support.doors.command_line import app
 from support.providers.certificate import make
 from support.store.running_store import RunningStore
@@ -174,7 +175,7 @@ def test_a_taken_port_ends_the_start_with_the_servers_words(start: Starter, file
 
 
 def test_a_nodes_restart_leaves_the_store_and_what_it_has(
-    start: Starter, file: Path, tmp_path: Path, until: Callable[..., Any]
+    start: Starter, file: Path, tmp_path: Path
 ) -> None:
     """The last of three nodes; killed and started anew, it finds the same start of the store."""
     host = start()

@@ -9,30 +9,17 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from support.cluster.harness import Cluster, cluster, until_async
+from support.cluster.harness import Cluster, cluster_of_module, until_async
 
 LONG_MS = 120_000
 
 
-@pytest.fixture(scope="module")
-def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("locks")) as made:
-        yield made
-
-
-@pytest.fixture
-def healed(nodes: Cluster) -> Cluster:
-    """The module's cluster, whole again."""
-    nodes.heal()
-    return nodes
+nodes = cluster_of_module()
 
 
 @pytest.mark.parametrize("how", ["close", "kill", "freeze"])

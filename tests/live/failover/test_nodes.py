@@ -11,13 +11,12 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import redis
-from support.cluster.harness import Cluster, Node, background, cluster, until, until_async
+from support.cluster.harness import Cluster, Node, background, cluster_of_module, until, until_async
 from support.faults.traffic import Delivery, Traffic
 
 EVERY_MS = 200
@@ -25,19 +24,7 @@ LONG_MS = 600_000  # a lease that surely does not end by its time
 RST = struct.pack("ii", 1, 0)
 
 
-@pytest.fixture(scope="module")
-def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("failover")) as made:
-        yield made
-
-
-@pytest.fixture
-def healed(nodes: Cluster) -> Cluster:
-    """The module's cluster, whole again."""
-    nodes.heal()
-    return nodes
+nodes = cluster_of_module()
 
 
 def socket_of(client: redis.Redis) -> socket.socket:

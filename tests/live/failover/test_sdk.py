@@ -6,11 +6,19 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from support.cluster.harness import ADMIN, CALM, START_S, Cluster, Node, cluster, until, until_async
+from support.cluster.harness import (
+    ADMIN,
+    CALM,
+    START_S,
+    Cluster,
+    Node,
+    cluster_of_module,
+    until,
+    until_async,
+)
 
 from tidewarden.client import AsyncClient, AsyncTask, Client, Task, Worker
 from tidewarden.errors import Error
@@ -18,19 +26,7 @@ from tidewarden.errors import Error
 pytestmark = pytest.mark.timeout(400)
 
 
-@pytest.fixture(scope="module")
-def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("sdk"), extra=CALM) as made:
-        yield made
-
-
-@pytest.fixture
-def healed(nodes: Cluster) -> Cluster:
-    """The module's cluster, whole again."""
-    nodes.heal()
-    return nodes
+nodes = cluster_of_module(extra=CALM)
 
 
 def urls(cluster: Cluster, first: Node | None = None) -> list[str]:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from support.cluster.harness import ADMIN, START_S, Cluster, Node, cluster, until, until_async
+from support.cluster.harness import (
+    ADMIN,
+    START_S,
+    Cluster,
+    Node,
+    cluster_of_module,
+    until,
+    until_async,
+)
 
 from tidewarden.client import AsyncClient
 
 pytestmark = pytest.mark.timeout(400)
 
 
-@pytest.fixture(scope="module")
-def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("nodes")) as made:
-        yield made
+nodes = cluster_of_module()
 
 
 def url(nodes: Cluster, node: Node) -> str:

@@ -7,31 +7,18 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 import redis
-from support.cluster.harness import ADMIN, Cluster, Node, cluster, until, until_async
+from support.cluster.harness import ADMIN, Cluster, Node, cluster_of_module, until, until_async
 
 TASKS = 5
 LONG_MS = 600_000  # a lease that surely does not end by its time
 
 
-@pytest.fixture(scope="module")
-def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("sessions")) as made:
-        yield made
-
-
-@pytest.fixture
-def healed(nodes: Cluster) -> Cluster:
-    """The module's cluster, whole again."""
-    nodes.heal()
-    return nodes
+nodes = cluster_of_module()
 
 
 def hold(node: Node, queue: str, grace_ms: int) -> tuple[Any, str, list[list[Any]]]:

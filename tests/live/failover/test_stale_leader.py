@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 
-import pytest
 from support.cluster.harness import (
     CALM,
     CLUSTER,
     Cluster,
     Node,
     background,
-    cluster,
+    cluster_of_module,
     until,
     until_async,
 )
@@ -27,13 +25,7 @@ from support.cluster.stale_sweep import (
 )
 from support.faults.traffic import Traffic
 
-
-@pytest.fixture(scope="module")
-def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("stale"), proxied=True, extra=CALM) as made:
-        yield made
+nodes = cluster_of_module(proxied=True, extra=CALM)
 
 
 def said_so(node: Node, log_from: int) -> list[str]:

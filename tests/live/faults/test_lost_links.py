@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-from support.cluster.harness import STILL, Cluster, Node, cluster, until_async
+from support.cluster.harness import STILL, Cluster, Node, cluster_of_module, until_async
 
 WAIT_MS = 600_000
 LIMIT_S = 20.0  # a take waits for ten minutes
@@ -19,14 +18,7 @@ AGAIN_S = 0.05
 numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with cluster(
-        request, tmp_path_factory.mktemp("links"), nodes=3, proxied=True, extra=STILL
-    ) as made:
-        yield made
+nodes = cluster_of_module(proxied=True, extra=STILL)
 
 
 async def waiting(

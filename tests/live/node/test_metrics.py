@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from support.cluster.harness import Cluster, Node, until
-from support.cluster.node_processes import PROCESSES, everywhere
+from support.cluster.harness import Node, until
+from support.cluster.node_processes import PROCESSES, everywhere, serving_processes
 
 from benchmarks.ports import free_ports
 from tidewarden.histograms import KINDS
@@ -26,12 +26,8 @@ RULES = ("alerts", "histograms")
 @pytest.fixture(scope="module")
 def n0(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """One node, which has put, taken and acknowledged tasks in each of its processes."""
-    failed = request.session.testsfailed
-    cluster = Cluster(tmp_path_factory.mktemp("metrics"), nodes=1)
-    node = cluster.nodes["n0"]
-    node.config.write_text(cluster.config_text("n0", node__processes=str(PROCESSES)))
-    try:
-        cluster.heal()
+    with serving_processes(request, tmp_path_factory.mktemp("metrics")) as cluster:
+        node = cluster.nodes["n0"]
         with everywhere(node) as clients:
             for client in clients:
                 client.execute_command("Q.PUT", "mail", "x")
@@ -40,9 +36,6 @@ def n0(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
             asked = len(clients)
         until(lambda: counted(node, "request_duration_seconds", 'verb="Q.PUT"') >= asked)
         yield node
-        assert not cluster.defects()
-    finally:
-        cluster.close(show=request.session.testsfailed > failed)
 
 
 def counted(node: Node, name: str, labels: str) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 from support.cluster.harness import TROUBLE, Cluster, Node, until
-from support.cluster.node_processes import PROCESSES, everywhere, processes
+from support.cluster.node_processes import PROCESSES, everywhere, processes, serving_processes
 from support.run.processes import alive
 
 
@@ -22,16 +22,8 @@ def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """Two nodes, the first of three processes."""
-    failed = request.session.testsfailed
-    cluster = Cluster(tmp_path_factory.mktemp("fronts"), nodes=2)
-    n0 = cluster.nodes["n0"]
-    n0.config.write_text(cluster.config_text("n0", node__processes=str(PROCESSES)))
-    try:
-        cluster.heal()
+    with serving_processes(request, tmp_path_factory.mktemp("fronts"), nodes=2) as cluster:
         yield cluster
-        assert not cluster.defects()
-    finally:
-        cluster.close(show=request.session.testsfailed > failed)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import redis
-from support.cluster.harness import ADMIN, Cluster, Node, until
+from support.cluster.harness import ADMIN, Cluster, Node, closing, until
 from support.providers import certificate
 
 from tidewarden.client import Client
@@ -29,19 +29,15 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pem: tuple[str, str]
 ) -> Iterator[Cluster]:
-    failed = request.session.testsfailed
     cluster = Cluster(tmp_path_factory.mktemp("tls"), nodes=1)
     node = cluster.nodes["n0"]
     settings = {"tls_cert": pem[0], "tls_key": pem[1]}
     changes = {f"node__{name}": f'"{path}"' for name, path in settings.items()}
     node.config.write_text(cluster.config_text("n0", node__processes="2", **changes))
-    try:
+    with closing(request, cluster):
         node.start()
         until(lambda: served(node, pem[0]), what="n0 serves")
         yield cluster
-        assert not cluster.defects()
-    finally:
-        cluster.close(show=request.session.testsfailed > failed)
 
 
 def served(node: Node, ca: str) -> bool:

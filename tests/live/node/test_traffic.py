@@ -13,23 +13,15 @@ from typing import Any
 import pytest
 import redis
 from support.cluster.harness import Cluster, Node, until
-from support.cluster.node_processes import PROCESSES, everywhere
+from support.cluster.node_processes import everywhere, serving_processes
 
 
 @pytest.fixture(scope="module")
 def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    failed = request.session.testsfailed
-    cluster = Cluster(tmp_path_factory.mktemp("traffic"), nodes=3)
-    n0 = cluster.nodes["n0"]
-    n0.config.write_text(cluster.config_text("n0", node__processes=str(PROCESSES)))
-    try:
-        cluster.heal()
+    with serving_processes(request, tmp_path_factory.mktemp("traffic"), nodes=3) as cluster:
         yield cluster
-        assert not cluster.defects()
-    finally:
-        cluster.close(show=request.session.testsfailed > failed)
 
 
 def asked(node: Node, *words: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import redis
 from support.cluster.harness import Cluster, Node, until
-from support.cluster.node_processes import everywhere
+from support.cluster.node_processes import PROCESSES, everywhere, serving_processes
 
 from tidewarden.config.load import hash_generated, hash_secret
 
@@ -35,20 +35,13 @@ def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """One node of three processes."""
-    failed = request.session.testsfailed
-    cluster = Cluster(tmp_path_factory.mktemp("users"), nodes=1)
-    try:
-        write(cluster)
-        cluster.heal()
+    with serving_processes(request, tmp_path_factory.mktemp("users")) as cluster:
         yield cluster
-        assert not cluster.defects()
-    finally:
-        cluster.close(show=request.session.testsfailed > failed)
 
 
 def write(cluster: Cluster, *entries: str) -> None:
     """Give the node's file these users, beside its administrator."""
-    text = cluster.config_text("n0", node__processes="3")
+    text = cluster.config_text("n0", node__processes=str(PROCESSES))
     cluster.nodes["n0"].config.write_text("\n".join((text, *entries)))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster.harness import CALM, CLUSTER, Cluster, until
+from support.cluster.harness import CALM, CLUSTER, Cluster, serving, until
 
 LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 LEASE_MS = 5000
@@ -42,13 +42,8 @@ def stepped(
         patch.setenv("FAKETIME_NO_CACHE", "1")
         patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
         made = Cluster(tmp_path / "cluster", nodes=2, extra=CALM)
-    failed = request.session.testsfailed
-    try:
-        made.heal()
+    with serving(request, made):
         yield made, clock
-        assert not made.defects()
-    finally:
-        made.close(show=request.session.testsfailed > failed)
 
 
 @pytest.mark.parametrize("seconds", [7200, -7200])

@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from support.inspect import RAISE_VIEW, launch_store
 from support.run.processes import alive
+from support.waiting import eventually
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
@@ -38,13 +39,6 @@ from tidewarden.store.preflight import check_store
 
 ONCE = Retry(NoBackoff(), 0)
 PASSWORD = store_password("a cluster secret")
-
-
-async def eventually(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
-    async with asyncio.timeout(limit_s):
-        while not (value := condition()):
-            await asyncio.sleep(0.01)
-    return value
 
 
 def view_in(store: EmbeddedStore) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from support.inspect import age_known_at, comparison_of
 from support.queues.desk import CLUSTER, queue_scripts
 from support.store.near_pair import NearPair, near_pair
+from support.waiting import eventually
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import load
@@ -24,19 +25,12 @@ from tidewarden.store.near_copy import CopyAge, NearCopy
 from tidewarden.tokens.system_queues import system_queues
 
 AGES_MS = 600_000
-LIMIT_S = 30.0
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[NearPair]:
     with near_pair(tmp_path) as made:
         yield made
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 class Seat:
@@ -73,7 +67,7 @@ async def seat(pair: NearPair, *, library: bool = True) -> AsyncIterator[Seat]:
             )
             queues.catalog.holder = "n0.1"
             made = Seat(queues, link, near)
-            await until(lambda: near.connections > 0)
+            await eventually(lambda: near.connections > 0)
             yield made
             await made.age.stop()
     finally:
@@ -89,7 +83,7 @@ async def test_what_only_reads_runs_in_a_copy(pair: NearPair, library: bool) -> 
             await queues.put("q", TaskSpec(b"x", id=f"t{number}"))
         there = await queues.admin.stats("q"), await queues.admin.peek("q", "t1")
         await asyncio.to_thread(pair.caught_up)
-        await until(lambda: node.age.within(AGES_MS))
+        await eventually(lambda: node.age.within(AGES_MS))
         await asyncio.to_thread(pair.freeze)
         assert await queues.admin.stats("q", max_stale_ms=AGES_MS) == there[0]
         assert await queues.admin.peek("q", "t1", AGES_MS) == there[1]
@@ -131,7 +125,7 @@ async def test_an_old_copy_is_read_by_who_allows_it_alone(pair: NearPair) -> Non
         queues = node.queues
         await queues.put("q", TaskSpec(b"x", id="old"))
         await asyncio.to_thread(pair.caught_up)
-        await until(lambda: node.age.within(AGES_MS))
+        await eventually(lambda: node.age.within(AGES_MS))
         await asyncio.to_thread(pair.freeze)
         await queues.put("q", TaskSpec(b"x", id="new"))
         assert (await queues.admin.stats("q"))["ready"] == 2
@@ -150,9 +144,9 @@ async def test_the_age_is_known_when_the_primary_is_lost_though_nobody_asked(
         await queues.put("q", TaskSpec(b"x", id="t"))
         await asyncio.to_thread(pair.caught_up)
         node.age.start()
-        await until(lambda: age_known_at(node.age) > 0)
+        await eventually(lambda: age_known_at(node.age) > 0)
         pair.primary_process.kill()
-        await until(lambda: not node.link.up)
+        await eventually(lambda: not node.link.up)
         assert (await queues.admin.peek("q", "t", AGES_MS))["id"] == "t"
         assert (await queues.admin.stats("q", max_stale_ms=AGES_MS))["ready"] == 1
 
@@ -171,10 +165,10 @@ async def test_a_primary_that_nothing_confirms_vouches_for_no_age(pair: NearPair
 
         age = CopyAge(node.near, node.link, SystemClock(), lambda: confirmed)
         try:
-            await until(lambda: age.within(AGES_MS) or len(asked) > 2)
+            await eventually(lambda: age.within(AGES_MS) or len(asked) > 2)
             assert not age.within(AGES_MS)
             confirms = True
-            await until(lambda: age.within(AGES_MS))
+            await eventually(lambda: age.within(AGES_MS))
         finally:
             await age.stop()
 
@@ -184,17 +178,19 @@ async def test_a_copy_that_is_behind_is_known_to_be(pair: NearPair) -> None:
     async with seat(pair) as node:
         stats = node.queues.admin.stats
         await node.queues.put("q", TaskSpec(b"x", id="a"))
-        await until(lambda: node.age.within(1000))
+        await eventually(lambda: node.age.within(1000))
         await asyncio.to_thread(pair.freeze)
         await node.queues.put("q", TaskSpec(b"x", id="b"))
         for _ in range(2):
-            await until(lambda: not node.age.within(100) and comparison_of(node.age) is not None)
-            await until(lambda: comparison_of(node.age) is None)
+            await eventually(
+                lambda: not node.age.within(100) and comparison_of(node.age) is not None
+            )
+            await eventually(lambda: comparison_of(node.age) is None)
             assert not node.age.within(100)
         assert (await stats("q", max_stale_ms=100))["ready"] == 2
 
         await asyncio.to_thread(pair.follow)
-        await until(lambda: node.age.within(1000))
+        await eventually(lambda: node.age.within(1000))
         pair.copy_process.send_signal(signal.SIGSTOP)
         try:
             assert (await stats("q", max_stale_ms=AGES_MS))["ready"] == 2
@@ -205,9 +201,9 @@ async def test_a_copy_that_is_behind_is_known_to_be(pair: NearPair) -> None:
 
         connections = node.near.connections
         await asyncio.to_thread(pair.restart_copy)
-        await until(lambda: node.near.connections > connections)
+        await eventually(lambda: node.near.connections > connections)
         assert not node.age.within(AGES_MS)
-        await until(lambda: node.age.within(AGES_MS))
+        await eventually(lambda: node.age.within(AGES_MS))
 
 
 async def test_without_a_copy_the_primary_answers(pair: NearPair) -> None:
@@ -215,7 +211,7 @@ async def test_without_a_copy_the_primary_answers(pair: NearPair) -> None:
         queues = node.queues
         await queues.put("q", TaskSpec(b"x", id="a"))
         pair.copy_process.kill()
-        await until(lambda: not node.near.up)
+        await eventually(lambda: not node.near.up)
         assert (await queues.admin.stats("q", max_stale_ms=AGES_MS))["ready"] == 1
         assert (await queues.admin.peek("q", "a", AGES_MS))["id"] == "a"
         with pytest.raises(StoreDown, match="this node's own store is away"):

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import redis
 from support.cluster.harness import (
     CLUSTER,
@@ -19,7 +17,7 @@ from support.cluster.harness import (
     Cluster,
     Node,
     background,
-    cluster,
+    cluster_of_module,
     until,
     until_async,
 )
@@ -34,12 +32,7 @@ client_secret = "s"
 AWAY_S = 6.5  # longer than a node lets a request wait for the store (5 s)
 
 
-@pytest.fixture(scope="module")
-def nodes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with cluster(request, tmp_path_factory.mktemp("store"), extra=STILL + PROVIDER) as made:
-        yield made
+nodes = cluster_of_module(extra=STILL + PROVIDER)
 
 
 def view_of(lease: int) -> int:

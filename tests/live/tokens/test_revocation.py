@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from support.doors.http_app import serving_app
 from support.inspect import revoker_of
 from support.tokens import harness
+from support.tokens.harness import eventually
 
 from tidewarden.tokens.accounts.account_record import AccountRow
 from tidewarden.tokens.events import revocation
 from tidewarden.tokens.events.revocation import QUEUE, Revocation
 from tidewarden.tokens.provider.revocation_response import judge_revocation
 from tidewarden.tokens.provider.token_response import HttpAnswer
-
-eventually = harness.eventually
 
 
 @pytest.fixture(autouse=True)
@@ -48,13 +48,8 @@ async def revocations(
 
     app = web.Application()
     app.router.add_post("/revoke", handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/revoke", got
-    finally:
-        await runner.cleanup()
+    async with serving_app(app) as port:
+        yield f"http://127.0.0.1:{port}/revoke", got
 
 
 def done(side: harness.Side) -> dict[str, int]:

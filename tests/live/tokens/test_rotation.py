@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from support.inspect import answer_within, config_of, key_store_of, keyring_of, session_of
 from support.tokens import harness
+from support.tokens.harness import eventually
 
 from tidewarden.config.key_file import prepend_key
 from tidewarden.tokens.custody import key_sync, rotation
 from tidewarden.tokens.vault.provider_records import QUEUE
 
-eventually = harness.eventually
 ACCOUNTS = 40
 
 

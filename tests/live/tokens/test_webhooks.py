@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.providers.raw_provider import listening
+from support.providers.raw_provider import CONTINUE, Flood, listening
 from support.providers.webhook_receiver import SECRETS, receiver
 from support.tokens import harness
+from support.tokens.harness import eventually
 
 from tidewarden.config.load import Secret, Webhook
 from tidewarden.tokens.events import events, queue_worker
 from tidewarden.tokens.events.webhooks import sign
-
-eventually = harness.eventually
 
 
 def test_the_signature_is_that_of_the_specification() -> None:
@@ -76,25 +75,15 @@ async def test_a_death_and_a_recovery_are_told_once(
 
 async def test_a_webhook_that_answers_without_end_is_cut_off(valkey: Any, tmp_path: Path) -> None:
     """As a provider is: interim answers are kept, however many there are."""
-    cut_off = asyncio.Event()
-
-    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        try:
-            while True:
-                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 2000)
-                await writer.drain()
-        except ConnectionError:
-            cut_off.set()
-
-    async with listening(flood) as port:
+    flood = Flood(b"", CONTINUE * 2000)
+    async with listening(flood.serve) as port:
         where = f"http://127.0.0.1:{port}/"
         hooks = {"flood": Webhook("flood", where, ("*",), (Secret(SECRETS[0]),), 600.0)}
         chosen = harness.provider("http://127.0.0.1:9/token")
         async with harness.node(valkey, tmp_path, chosen, sections={"webhooks": hooks}) as side:
             await harness.tell(side.tokens.events, "account.failing", "p", "a")
             async with asyncio.timeout(60):
-                await cut_off.wait()
+                await flood.cut_off.wait()
 
 
 async def test_a_webhook_that_hangs_holds_up_no_other_and_tells_no_address(

@@ -14,6 +14,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from support.cluster.processes import until
 from support.cluster.running_up import Running, base_port, data, leader, processes_in, up
 from support.doors.command_line import app
 from typer.testing import CliRunner
@@ -89,7 +90,7 @@ def cluster(data: Path, base_port: int) -> Cluster:
 
 
 def test_the_primarys_host_is_lost_and_comes_back(
-    up: Callable[..., Running], cluster: Cluster, data: Path, until: Callable[..., Any]
+    up: Callable[..., Running], cluster: Cluster, data: Path
 ) -> None:
     running = up("--nodes", "3")
     until(lambda: running.said("READY"), READY_S)
@@ -122,7 +123,7 @@ def test_the_primarys_host_is_lost_and_comes_back(
 
 
 def test_killed_itself_it_takes_all_stores_along_and_goes_on(
-    up: Callable[..., Running], cluster: Cluster, data: Path, until: Callable[..., Any]
+    up: Callable[..., Running], cluster: Cluster, data: Path
 ) -> None:
     first = up("--nodes", "3")
     until(lambda: first.said("READY"), READY_S)
@@ -137,11 +138,7 @@ def test_killed_itself_it_takes_all_stores_along_and_goes_on(
 
 
 def test_one_store_for_all_becomes_three_and_not_one_again(
-    up: Callable[..., Running],
-    cluster: Cluster,
-    data: Path,
-    base_port: int,
-    until: Callable[..., Any],
+    up: Callable[..., Running], cluster: Cluster, data: Path, base_port: int
 ) -> None:
     one = up("--nodes", "3", "--stores", "1")
     until(lambda: one.said("READY"), READY_S)
@@ -173,7 +170,7 @@ def test_one_store_for_all_becomes_three_and_not_one_again(
 
 @pytest.mark.soak
 def test_stores_come_and_go_with_their_nodes(
-    up: Callable[..., Running], cluster: Cluster, data: Path, until: Callable[..., Any]
+    up: Callable[..., Running], cluster: Cluster, data: Path
 ) -> None:
     """1, 3, 5 and 3 nodes; what was put is there all the while."""
     for step, count in enumerate((1, 3, 5, 3)):
@@ -194,7 +191,7 @@ def test_stores_come_and_go_with_their_nodes(
 
 @pytest.mark.soak
 def test_two_nodes_that_shared_a_store_have_three_with_a_third(
-    up: Callable[..., Running], cluster: Cluster, data: Path, until: Callable[..., Any]
+    up: Callable[..., Running], cluster: Cluster, data: Path
 ) -> None:
     two = up("--nodes", "2")
     until(lambda: two.said("READY"), READY_S)

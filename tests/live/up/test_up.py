@@ -14,9 +14,9 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.cluster.processes import until
 from support.cluster.running_up import (
     UP,
     Running,
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 def test_a_cluster_loses_its_leader_stops_and_goes_on(
-    up: Callable[..., Running], data: Path, base_port: int, until: Callable[..., Any]
+    up: Callable[..., Running], data: Path, base_port: int
 ) -> None:
     first = up("--sandbox", "20")
     ready = until(lambda: first.said("READY"), 60)
@@ -64,7 +64,7 @@ def test_a_cluster_loses_its_leader_stops_and_goes_on(
 
 
 def test_killed_itself_it_takes_everything_along_and_goes_on(
-    up: Callable[..., Running], data: Path, until: Callable[..., Any]
+    up: Callable[..., Running], data: Path
 ) -> None:
     """
     Its next run has what the first had; then its store is killed, too, and a second one on the
@@ -155,12 +155,12 @@ def shown(base_port: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     ) as process:
         os.close(theirs)
         shown = b""
-        until = time.monotonic() + 120
+        end = time.monotonic() + 120
         while (
             b"leads, epoch 1" not in re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown)
             or b"kill -9" not in shown
         ):
-            assert time.monotonic() < until, shown.decode(errors="replace")
+            assert time.monotonic() < end, shown.decode(errors="replace")
             shown += os.read(ours, 65_536)
         process.send_signal(signal.SIGTERM)
         while True:
@@ -180,9 +180,7 @@ def test_a_terminal_shows_the_live_view(shown: tuple[Path, str]) -> None:
     assert "stopped" in text
 
 
-def resized(
-    up: Callable[..., Running], data: Path, until: Callable[..., Any], count: int
-) -> Running:
+def resized(up: Callable[..., Running], data: Path, count: int) -> Running:
     """
     One run on the folder with so many nodes; their number of members is right, and it has ended.
     """
@@ -196,10 +194,10 @@ def resized(
 
 
 def test_more_nodes_than_before_join(
-    up: Callable[..., Running], shown: tuple[Path, str], base_port: int, until: Callable[..., Any]
+    up: Callable[..., Running], shown: tuple[Path, str], base_port: int
 ) -> None:
     data, _ = shown  # where one ran
-    assert resized(up, data, until, 2).said("n1", "joins the cluster")
+    assert resized(up, data, 2).said("n1", "joins the cluster")
     said = refused(data, base_port, "--nodes", "1")
     assert "has 2 nodes, so a majority must stay" in said
     assert "tidewarden cluster leave n1" in said
@@ -207,8 +205,8 @@ def test_more_nodes_than_before_join(
 
 @pytest.mark.soak
 def test_fewer_nodes_than_before_leave_and_may_come_back(
-    up: Callable[..., Running], data: Path, until: Callable[..., Any]
+    up: Callable[..., Running], data: Path
 ) -> None:
-    resized(up, data, until, 3)
-    assert resized(up, data, until, 2).said("n2", "left the cluster")
-    assert resized(up, data, until, 3).said("n2", "joins the cluster")
+    resized(up, data, 3)
+    assert resized(up, data, 2).said("n2", "left the cluster")
+    assert resized(up, data, 3).said("n2", "joins the cluster")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import greenstalk
 import pytest
 from support.doors.beanstalkd_site import BeanstalkdSite, beanstalkd_site
+from support.waiting import in_thread
 
 from tidewarden.queue.task import TaskSpec
-
-
-async def in_thread(work: Callable[..., Any], *args: Any) -> Any:
-    return await asyncio.wait_for(asyncio.to_thread(work, *args), 60)
 
 
 async def test_a_stock_client_puts_and_works(site: BeanstalkdSite) -> None:

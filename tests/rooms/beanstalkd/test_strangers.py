@@ -16,6 +16,7 @@ from support.doors.beanstalkd_site import BeanstalkdSite, beanstalkd_site
 from support.doors.doubles import ADMIN, SECRET
 from support.inspect import job_bytes_of
 from support.providers import certificate
+from support.waiting import eventually
 
 from tidewarden.server.beanstalkd import connection
 from tidewarden.server.resp.backpressure import UNAUTHENTICATED_BYTES
@@ -154,14 +155,12 @@ async def test_one_user_leaves_connections_and_waits_to_others(node: Any) -> Non
         for talk in talks[:4]:
             talk.send(b"reserve\r\n")
         async with asyncio.timeout(20):
-            while limits.waits.used < 4:
-                await asyncio.sleep(0.001)
+            await eventually(lambda: limits.waits.used >= 4)
         assert await talks[4].ask("reserve") == b"OUT_OF_MEMORY"
         assert await talks[4].ask("reserve-with-timeout 0") == b"TIMED_OUT"
         talks[9].send(b"reserve\r\n")
         async with asyncio.timeout(20):
-            while limits.waits.used < 5:
-                await asyncio.sleep(0.001)
+            await eventually(lambda: limits.waits.used >= 5)
             for talk in talks:
                 talk.writer.transport.abort()
             while limits.waits.used or limits.beanstalkd_connections.used:

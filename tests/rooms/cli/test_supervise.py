@@ -7,24 +7,18 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from support.doors.http_app import serving_app
+from support.waiting import eventually
 
 from tidewarden.cli.up import supervise
 from tidewarden.cli.up.supervise import Child
 from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
-
-
-async def eventually(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(30):
-        while not (value := condition()):
-            await asyncio.sleep(0.01)
-    return value
 
 
 @pytest.fixture(autouse=True)
@@ -123,27 +117,21 @@ async def test_why_it_is_not_ready_is_told(tmp_path: Path) -> None:
 
     app = web.Application()
     app.router.add_get("/health/ready", ready)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
     argv = [sys.executable, "-c", "import time; time.sleep(60)"]
-    url = f"http://127.0.0.1:{port}/health/ready"
-    child = Child(
-        "n0",
-        argv,
-        tmp_path / "log",
-        lambda _, text: told.append(text),
-        SystemClock(),
-        ready_url=url,
-    )
-    task = asyncio.create_task(child.run())
-    await eventually(lambda: "serves" in told)
-    reason = "the store refuses: MISCONF"
-    await eventually(lambda: not child.serves)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await child.stop(5)
-    await runner.cleanup()
+    async with serving_app(app) as port:
+        child = Child(
+            "n0",
+            argv,
+            tmp_path / "log",
+            lambda _, text: told.append(text),
+            SystemClock(),
+            ready_url=f"http://127.0.0.1:{port}/health/ready",
+        )
+        task = asyncio.create_task(child.run())
+        await eventually(lambda: "serves" in told)
+        reason = "the store refuses: MISCONF"
+        await eventually(lambda: not child.serves)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await child.stop(5)
     assert told[-1] == "is not ready: the store refuses: MISCONF"

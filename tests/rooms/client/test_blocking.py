@@ -11,11 +11,12 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from support.doors.client_harness import Site, site
+from support.cluster.processes import until
+from support.doors.client_harness import Site
+from support.waiting import in_thread
 
 from tidewarden.client import (
     AsyncClient,
@@ -29,16 +30,6 @@ from tidewarden.client import (
     Task,
 )
 from tidewarden.errors import NotHeld, Unreachable
-
-
-@pytest.fixture
-async def here(node: Any) -> AsyncIterator[Site]:
-    async with site(node) as made:
-        yield made
-
-
-async def in_thread(work: Callable[..., Any], *args: Any) -> Any:
-    return await asyncio.wait_for(asyncio.to_thread(work, *args), 60)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +124,7 @@ async def test_a_block_acknowledges_fails_or_releases(here: Site) -> None:
 
 @pytest.mark.thorough
 async def test_a_block_keeps_its_lease_and_hears_when_it_is_lost(
-    here: Site, until: Any, monkeypatch: pytest.MonkeyPatch
+    here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "tidewarden.client.lease_keeper.SHARE", 60

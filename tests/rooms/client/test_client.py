@@ -6,7 +6,6 @@ gives back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,11 +16,7 @@ from support.inspect import idle_of
 from tidewarden.client import AsyncClient
 from tidewarden.errors import BadArg, Error, NotFound
 
-
-@pytest.fixture
-async def here(node: Any) -> AsyncIterator[Site]:
-    async with site(node, 2) as made:
-        yield made
+NODES = 2
 
 
 async def test_a_lease_survives_the_connection_and_is_acknowledged_at_another_node(

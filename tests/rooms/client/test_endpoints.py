@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,11 +18,7 @@ from tidewarden.client.endpoints import Endpoints, _others
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, NoAuth, WrongPass
 
-
-@pytest.fixture
-async def here(node: Any) -> AsyncIterator[Site]:
-    async with site(node, 2) as made:
-        yield made
+NODES = 2
 
 
 def nodes_of(*urls: str) -> Endpoints:

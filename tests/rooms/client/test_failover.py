@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator
 from typing import Any
 
 import hiredis
@@ -24,11 +23,7 @@ from tidewarden.client.failover import FailoverConnection, PendingCall, only
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Draining, NoQuorum, NotHeld, StoreDown, Unreachable
 
-
-@pytest.fixture
-async def here(node: Any) -> AsyncIterator[Site]:
-    async with site(node, 2) as made:
-        yield made
+NODES = 2
 
 
 async def caught(proxy: Proxy, trap: Any) -> None:

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.doors.client_harness import Site, site, url
+from support.doors.client_harness import Site, url
 
 from tidewarden.client import AsyncClient, Client
 from tidewarden.errors import BadArg, NotHeld
 
-
-@pytest.fixture
-async def here(node: Any) -> AsyncIterator[Site]:
-    async with site(node, 2) as made:
-        yield made
-
-
-@pytest.fixture
-async def client(here: Site) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(here.urls, spread=False) as made:
-        yield made
+NODES = 2
 
 
 async def test_one_holds_it_and_the_next_gets_a_greater_number(
@@ -48,15 +37,6 @@ async def test_one_holds_it_and_the_next_gets_a_greater_number(
         await theirs.release()
         with pytest.raises(NotHeld):
             await theirs.release()
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Locks are renewed after a sixtieth of their lease, which may be long enough for a machine that
-    stands still at times.
-    """
-    monkeypatch.setattr("tidewarden.client.lease_keeper.SHARE", 60)
 
 
 @pytest.mark.thorough

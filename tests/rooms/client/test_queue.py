@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.doors.client_harness import Site, site
+from support.doors.client_harness import Site
 
 from tidewarden.client import AsyncClient, AsyncQueue, BatchError, Ending, NewTask
 from tidewarden.errors import BadArg, Denied, Exists, Full, NotFound, NotHeld, TooBig
-
-
-@pytest.fixture
-async def here(node: Any) -> AsyncIterator[Site]:
-    async with site(node) as made:
-        yield made
-
-
-@pytest.fixture
-async def queue(here: Site) -> AsyncIterator[AsyncQueue]:
-    async with AsyncClient(here.urls, spread=False) as client:
-        yield client.queue("mail")
 
 
 async def test_put_take_ack(queue: AsyncQueue) -> None:

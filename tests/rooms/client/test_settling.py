@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.doors.client_harness import Site, site, url
+from support.doors.client_harness import Site, url
+from support.waiting import eventually
 
 from tidewarden.client import AsyncClient, AsyncTask, Worker
 from tidewarden.client.connection import ClientConnection
@@ -39,12 +40,6 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         ClientConnection, "connection_made", lambda self, real: made(self, Written(real, found))
     )
     return found
-
-
-@pytest.fixture
-async def here(node: Any) -> AsyncIterator[Site]:
-    async with site(node) as made:
-        yield made
 
 
 @contextlib.asynccontextmanager
@@ -125,8 +120,7 @@ async def test_an_ack_does_not_wait_behind_a_take_that_waits(here: Site) -> None
 
     async with AsyncClient(here.urls, spread=False) as client, running(worker, here.urls):
         task_id = await client.queue("jobs").put(b"")
-        while not here.queues.consumer.waiting():
-            await asyncio.sleep(0.01)
+        await eventually(lambda: here.queues.consumer.waiting())
         goes_on.set()
         assert (await client.queue("jobs").wait(task_id, timeout_ms=5_000)).word == "done"
         assert here.queues.consumer.waiting(), "and the take waits on"
@@ -212,8 +206,7 @@ async def test_a_stop_leaves_the_answer_of_an_ack_time_to_come(
 
     worker.urls = here.urls
     serving = asyncio.ensure_future(worker.serve())
-    while not asked:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: asked)
     worker.stop()
     await asyncio.sleep(0.1)
     assert not serving.done()

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.doors.client_harness import Site, site
+from support.doors.client_harness import Site
 
-from tidewarden.client import AsyncClient, AsyncQueue, AsyncTask
+from tidewarden.client import AsyncQueue, AsyncTask
 from tidewarden.client.task import reason_of, shortened
 from tidewarden.errors import Full, NotHeld
-
-
-@pytest.fixture
-async def here(node: Any) -> AsyncIterator[Site]:
-    async with site(node) as made:
-        yield made
-
-
-@pytest.fixture
-async def queue(here: Site) -> AsyncIterator[AsyncQueue]:
-    async with AsyncClient(here.urls, spread=False) as client:
-        yield client.queue("mail")
 
 
 async def taken(queue: AsyncQueue, task_id: str = "a", **options: Any) -> AsyncTask:

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.doors.client_harness import Site, site, url
+from support.doors.client_harness import Site, url
 from support.inspect import retry_within
 
 from tidewarden.client import AsyncClient
-
-
-@pytest.fixture
-async def here(node: Any) -> AsyncIterator[Site]:
-    async with site(node) as made:
-        yield made
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Leases are touched after a sixtieth, so that one may be long enough for a machine that stands
-    still at times.
-    """
-    monkeypatch.setattr("tidewarden.client.lease_keeper.SHARE", 60)
 
 
 @pytest.mark.usefixtures("soon")

@@ -20,18 +20,6 @@ from tidewarden.client.settling import Settling
 from tidewarden.errors import BadArg
 
 
-@pytest.fixture
-async def here(node: Any) -> AsyncIterator[Site]:
-    async with site(node) as made:
-        yield made
-
-
-@pytest.fixture
-async def client(here: Site) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(here.urls, spread=False) as made:
-        yield made
-
-
 async def serve(worker: Worker, here: Site) -> int:
     worker.urls = here.urls
     return await worker.serve()

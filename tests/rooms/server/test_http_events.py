@@ -10,17 +10,15 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
+from support.doors.http_site import serving_routes
 from support.tokens.harness import tell
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Config
 from tidewarden.config.rights import Rights
 from tidewarden.config.settings import Limits
-from tidewarden.errors import Error, StoreDown
+from tidewarden.errors import StoreDown
 from tidewarden.server.http.long_polls import LongPolls
-from tidewarden.server.http.responses import problem
-from tidewarden.server.http.route import add_routes
 from tidewarden.server.http.routes import events as http_events
 from tidewarden.server.http.routes.events import ROUTES, EventRoutes
 from tidewarden.tokens.events.events import Events
@@ -30,28 +28,11 @@ from tidewarden.user_limits import UserLimits
 @contextlib.asynccontextmanager
 async def door(events: Events, *rights: str, streams_max: int = 200) -> AsyncIterator[str]:
     """The route alone; ``rights`` of the reader: all, unless they are told."""
-
-    @web.middleware
-    async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except Error as error:
-            return problem(error)
-
-    app = web.Application(middlewares=[errors])
     limits = UserLimits(Config(limits=Limits(streams_max=streams_max)))
-    add_routes(
-        app.router,
-        ROUTES,
-        EventRoutes(events, SystemClock(), LongPolls(limits), lambda _: Rights(rights or ("all",))),
-    )
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1/events"
-    finally:
-        await runner.cleanup()
+    allowed = Rights(rights or ("all",))
+    routes = EventRoutes(events, SystemClock(), LongPolls(limits), lambda _: allowed)
+    async with serving_routes(ROUTES, routes) as port:
+        yield f"http://127.0.0.1:{port}/v1/events"
 
 
 async def following(response: aiohttp.ClientResponse) -> tuple[str, str, dict[str, Any]]:

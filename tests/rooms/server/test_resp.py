@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import redis
 import redis.asyncio
 from support.doors import doubles
 from support.queues.desk import loading
+from support.waiting import eventually, in_thread
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Config
@@ -43,10 +44,6 @@ def stock(door: Any, **more: Any) -> redis.Redis:
     return redis.Redis(
         port=door.port, single_connection_client=True, socket_timeout=None, retry=None, **more
     )
-
-
-async def in_thread(work: Callable[..., Any], *args: Any) -> Any:
-    return await asyncio.wait_for(asyncio.to_thread(work, *args), 60)
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -106,8 +103,7 @@ async def test_asyncio_redis_py_waits_without_polling(door: Any, protocol: int) 
     waiting = asyncio.ensure_future(
         client.execute_command("Q.TAKE", "WAIT", 30_000, "FROM", "mail")
     )
-    while door.server.context.waiting == 0:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: door.server.context.waiting != 0)
     async with other.pipeline(transaction=False) as pipeline:
         pipeline.execute_command("Q.PUT", "mail", "x", "ID", "a")
         pipeline.ping()
@@ -125,8 +121,7 @@ async def test_a_consumer_that_goes_gives_back_at_once(door: Any) -> None:
     await holder.line()
     assert await holder.ask("Q.TAKE LEASE 3600000 FROM mail") == b"*1"
     waiter.send("Q.TAKE WAIT 60000 FROM mail")
-    while door.server.context.waiting == 0:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: door.server.context.waiting != 0)
     holder.writer.transport.abort()
     assert [await waiter.line() for _ in range(6)] == [b"*1", b"*7", b"$4", b"mail", b"$1", b"a"]
     lease = (await waiter.line()).removeprefix(b":").decode()
@@ -139,11 +134,9 @@ async def test_a_consumer_that_goes_gives_back_at_once(door: Any) -> None:
 async def test_a_consumer_that_goes_while_it_waits_takes_nothing(door: Any) -> None:
     gone, well = await door.dial(), await door.dial()
     gone.send("Q.TAKE WAIT 60000 FROM mail")
-    while door.server.context.waiting == 0:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: door.server.context.waiting != 0)
     gone.writer.transport.abort()
-    while door.server.context.waiting:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: not door.server.context.waiting)
     assert await well.ask("Q.PUT mail x ID a") == b"$1"
     await well.line()
     assert await well.ask("Q.TAKE FROM mail") == b"*1"
@@ -185,8 +178,7 @@ async def test_stop_answers_the_waiting_and_lets_holders_finish() -> None:
     lease = found[8].removeprefix(b":").decode()
     waiter.send("Q.TAKE WAIT 60000 FROM mail")
     assert await idler.ask("PING") == b"+PONG"
-    while door.server.context.waiting == 0:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: door.server.context.waiting != 0)
     stopping = asyncio.ensure_future(door.server.stop(60))
     assert (await waiter.line()).startswith(b"-DRAINING")
     assert (await waiter.ask("Q.TAKE FROM mail")).startswith(b"-DRAINING")

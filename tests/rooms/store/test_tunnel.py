@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 from support.providers import certificate
+from support.waiting import eventually
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
@@ -65,12 +66,6 @@ async def closed(reader: asyncio.StreamReader) -> None:
             return
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 @asynccontextmanager
 async def site_of(tmp_path: Path, valkey: Any) -> AsyncIterator[Site]:
     site = Site(tmp_path, valkey.path)
@@ -112,7 +107,7 @@ def test_a_stranger_that_says_nothing_is_closed(
                 reader, writer = await site.dial(tls)
                 await closed(reader)
                 writer.close()
-            await until(lambda: site.tunnel.connections == 0)
+            await eventually(lambda: site.tunnel.connections == 0)
 
     monkeypatch.setattr(module, "HANDSHAKE_S", 0.2)
     monkeypatch.setattr(module, "SAID_S", 0.0)

@@ -10,22 +10,12 @@ from typing import Any
 import pytest
 from support.inspect import accounts_of
 from support.tokens import harness
+from support.tokens.harness import eventually
 
-from tidewarden.config.load import Provider, Secret
 from tidewarden.errors import BadArg, Full, Internal
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 
-answers, eventually = harness.answers, harness.eventually
 FAR_MS = 4_000_000_000_000
-
-
-@pytest.fixture
-def still(valkey: Any, tmp_path: Path) -> Any:
-    """A node whose refreshers do not run."""
-    chosen = Provider(
-        name="p", token_url="http://127.0.0.1:9/", client_id="c0", client_secret=Secret("x")
-    )
-    return harness.node(valkey, tmp_path, chosen, go=False)
 
 
 async def test_the_same_refresh_token_again_changes_nothing(still: Any) -> None:

@@ -30,11 +30,6 @@ async def walk(tokens: Any, *counts: int, **options: Any) -> list[str]:
     return names
 
 
-@pytest.fixture
-def still(valkey: Any, tmp_path: Path) -> Any:
-    return harness.node(valkey, tmp_path, harness.provider("http://127.0.0.1:9/"), go=False)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("clustered", [False, True])
 async def test_every_account_is_met_on_pages_of_the_asked_size(

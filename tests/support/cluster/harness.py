@@ -41,8 +41,8 @@ from support.store.proxy import Proxy
 from tidewarden.config.load import hash_generated
 
 __all__ = [
-    "ADMIN", "CALM", "CLUSTER", "LIMIT_S", "START_S", "STILL", "TROUBLE", "Cluster", "Node", "Valkey", "background", "cluster",
-    "free_base_port", "serving", "spawn", "until", "until_async",
+    "ADMIN", "CALM", "CLUSTER", "LIMIT_S", "START_S", "STILL", "TROUBLE", "Cluster", "Node", "Valkey", "background", "closing", "cluster",
+    "cluster_of_module", "free_base_port", "serving", "spawn", "until", "until_async",
 ]  # fmt: skip
 
 
@@ -290,16 +290,36 @@ def cluster(request: pytest.FixtureRequest, folder: Path, **options: Any) -> Ite
 @contextlib.contextmanager
 def serving(request: pytest.FixtureRequest, made: Made) -> Iterator[Made]:
     """As :func:`cluster`, of one that is made but not started."""
+    with closing(request, made):
+        made.heal()
+        yield made
+
+
+@contextlib.contextmanager
+def closing(request: pytest.FixtureRequest, made: Made) -> Iterator[Made]:
+    """Likewise, of one that the caller starts."""
     failed = request.session.testsfailed
     well = False
     try:
-        made.heal()
         yield made  # raises what a test raised that has a cluster of its own
         defects = made.defects()
         assert not defects, "\n".join(defects)
         well = True
     finally:
         made.close(show=not well or request.session.testsfailed > failed)
+
+
+def cluster_of_module(**options: Any) -> Any:
+    """A fixture: one such cluster for all tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def nodes(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[Cluster]:
+        with cluster(request, tmp_path_factory.mktemp("nodes"), **options) as made:
+            yield made
+
+    return nodes
 
 
 @contextlib.asynccontextmanager

@@ -1,18 +1,31 @@
-"""The processes of one node, and connections to each of them."""
+"""A node of several processes, and connections to each of them."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
-from support.cluster.harness import Node, until
+from support.cluster.harness import Cluster, Node, serving, until
 
 PROCESSES = 3
 EACH_MIN = 2  # connections in every process
 STILL_S = 1.5
+
+
+@contextlib.contextmanager
+def serving_processes(
+    request: pytest.FixtureRequest, folder: Path, nodes: int = 1
+) -> Iterator[Cluster]:
+    """A cluster that serves, whose first node has so many processes."""
+    made = Cluster(folder, nodes=nodes)
+    made.nodes["n0"].config.write_text(made.config_text("n0", node__processes=str(PROCESSES)))
+    with serving(request, made):
+        yield made
 
 
 def processes(node: Node) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster.harness import Node, until
+from support.cluster.harness import Node, closing, until
 from support.cluster.mortal import MortalCluster
 from support.providers.gateway import NEXT_SECRET, Gateway, gateway
 
@@ -151,20 +151,13 @@ def staged(
     Servers with so many accounts each, the gateway before them, and a cluster of which no node has
     started yet.
     """
-    failed = request.session.testsfailed
     servers = Servers(request, names, accounts)
     with gateway(servers.all) as door:
         nodes = MortalCluster(folder, extra=servers.toml(door), **options)
         for node in nodes.nodes.values():
             node.lease_slack_s = lease_slack_s
-        well = False
-        try:
+        with closing(request, nodes):
             yield Stage(nodes, door, servers)
-            defects = nodes.defects()
-            assert not defects, "\n".join(defects)
-            well = True
-        finally:
-            nodes.close(show=not well or request.session.testsfailed > failed)
 
 
 def settled(row: Mapping[str, Any]) -> bool:

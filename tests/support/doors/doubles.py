@@ -123,6 +123,11 @@ class Line:
         self.send(tuple(str(word) if isinstance(word, int) else word for word in request))
         return await self.reply()
 
+    async def replies(self, *requests: str | bytes | tuple[str | bytes, ...]) -> list[Any]:
+        """The replies to requests that are sent as one piece."""
+        self.send(*requests)
+        return [await self.reply() for _ in requests]
+
     def drop(self, *, reset: bool = False) -> None:
         """Go without a word; with ``reset`` as a host does that crashed and came back."""
         if reset:

@@ -8,11 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 from support.doors import doubles
+from support.doors.http_app import serving_app
 
 from tidewarden.clock import SystemClock
+from tidewarden.errors import Error
 from tidewarden.server import HttpServer
 from tidewarden.server.console.recorder import FigureRecorder
+from tidewarden.server.http.responses import problem
+from tidewarden.server.http.route import add_routes
 
 ALICE = {"Authorization": f"Bearer admin:{doubles.SECRET}"}
 
@@ -84,3 +89,20 @@ async def site(
             yield Site(server, door, session)
     finally:
         await server.stop(1)
+
+
+@asynccontextmanager
+async def serving_routes(table: Any, routes: Any) -> AsyncIterator[int]:
+    """A table of routes alone, and the object whose methods it names; yields the port."""
+
+    @web.middleware
+    async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except Error as error:
+            return problem(error)
+
+    app = web.Application(middlewares=[errors])
+    add_routes(app.router, table, routes)
+    async with serving_app(app) as port:
+        yield port

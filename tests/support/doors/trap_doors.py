@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -22,12 +22,6 @@ async def doors(node: Any) -> AsyncIterator[Pair]:
     async with doubles.Door(queues=n0.queues) as first, doubles.Door(queues=n1.queues) as second:
         first.ears, second.ears = n0.ears, n1.ears
         yield first, second
-
-
-async def reach(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 async def turns(count: int) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from support.doors.http_app import serving_app
 from support.tokens.harness import Endpoint, Fault
 
 
@@ -90,13 +91,7 @@ async def grantor(**settings: Any) -> AsyncIterator[Grantor]:
     app = web.Application()
     app.router.add_post("/token", made.handle)
     app.router.add_post("/token/{whose}", made.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/token"  # type: ignore[union-attr]
     made.faults = deque(made.faults)
-    try:
+    async with serving_app(app) as port:
+        made.url = f"http://127.0.0.1:{port}/token"
         yield made
-    finally:
-        await runner.cleanup()

@@ -16,6 +16,7 @@ OK = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:"
     b' 20\r\n\r\n{"access_token":"a"}'
 )
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 Talk = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -51,6 +52,26 @@ async def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIte
         await asyncio.sleep(0)  # The aborted transports are closed in the next turn.
 
 
+class Flood:
+    """A server that answers each request with ``first``, then ``more`` until it is cut off."""
+
+    def __init__(self, first: bytes, more: bytes) -> None:
+        self.first, self.more = first, more
+        self.sent = 0
+        self.cut_off = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self.first)
+        try:
+            while self.more:
+                writer.write(self.more)
+                await writer.drain()
+                self.sent += len(self.more)
+        except ConnectionError:
+            self.cut_off.set()
+
+
 @contextlib.asynccontextmanager
 async def server(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """A raw server: ``talk`` gets each whole request and the writer; yields the URL."""
@@ -72,9 +93,13 @@ def provider(url: str, **settings: Any) -> Provider:
     return Provider(name="p", token_url=url, **(known | settings))
 
 
-async def ask(url: str, token: str = "r-token", **settings: Any) -> Outcome:
-    exchange = TokenEndpoint()
+async def asked(one: Provider, token: str = "r-token") -> Outcome:
+    endpoint = TokenEndpoint()
     try:
-        return await exchange.refresh(provider(url, **settings), token)
+        return await endpoint.refresh(one, token)
     finally:
-        await exchange.close()
+        await endpoint.close()
+
+
+async def ask(url: str, token: str = "r-token", **settings: Any) -> Outcome:
+    return await asked(provider(url, **settings), token)

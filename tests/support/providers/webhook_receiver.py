@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from support.doors.http_app import serving_app
 
 KEYS = (b"s" * 32, b"t" * 24)
 SECRETS = tuple("whsec_" + base64.b64encode(key).decode() for key in KEYS)
@@ -61,11 +62,6 @@ async def receiver() -> AsyncIterator[Receiver]:
     made = Receiver()
     app = web.Application()
     app.router.add_post("/hook", made.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    try:
+    async with serving_app(app) as port:
+        made.url = f"http://127.0.0.1:{port}/hook"
         yield made
-    finally:
-        await runner.cleanup()

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from support.doors.http_app import serving_app
 from support.queues.desk import loading, queue_scripts
+from support.waiting import eventually
 
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config.load import Cluster, Config, Node, Provider, Secret
@@ -116,16 +118,9 @@ async def endpoint(**settings: Any) -> AsyncIterator[Endpoint]:
     made = Endpoint(**settings)
     app = web.Application()
     app.router.add_post("/token", made.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = site._server.sockets[0].getsockname()[1]
-    made.url = f"http://127.0.0.1:{port}/token"
-    try:
+    async with serving_app(app) as port:
+        made.url = f"http://127.0.0.1:{port}/token"
         yield made
-    finally:
-        await runner.cleanup()
 
 
 def provider(url: str, **settings: Any) -> Provider:
@@ -223,24 +218,6 @@ async def tell(events: Any, kind: str, provider: str, account: str = "", **detai
     await events.tell(
         f"evt_{secrets.token_hex(12)}", kind, SystemClock().unix_ms(), provider, account, details
     )
-
-
-async def eventually(condition: Callable[[], Any], limit_s: float = 120.0) -> Any:
-    """
-    What ``condition`` (which may be a coroutine function) returns once that is true; of a long wait
-    it is asked more seldom.
-    """
-    until = asyncio.get_running_loop().time() + limit_s
-    pause_s = 0.01
-    while True:
-        value = condition()
-        if asyncio.iscoroutine(value):
-            value = await value
-        if value:
-            return value
-        assert asyncio.get_running_loop().time() < until, f"not within {limit_s} s"
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 1.1, 0.03)
 
 
 async def described(side: Any, account: str = "p/a") -> dict[str, Any]:

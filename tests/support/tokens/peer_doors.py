@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
+from support.doors.http_app import serving_app
 
 
 @contextlib.asynccontextmanager
@@ -27,12 +28,5 @@ async def served(
     """Likewise, by a handler of one's own."""
     app = web.Application()
     app.router.add_post("/internal/{what}", asked)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-    try:
+    async with serving_app(app) as port:
         yield f"127.0.0.1:{port - 1}"
-    finally:
-        await runner.cleanup()

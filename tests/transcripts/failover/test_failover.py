@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import redis
-from support.cluster.harness import CALM, Cluster, Node, cluster, until
+from support.cluster.harness import CALM, Cluster, Node, cluster_of_module, until
 from support.queues.desk import queue_scripts
 from support.transcripts.recording import Call, Recording, compare, server_watched
 
@@ -20,13 +20,7 @@ HERE = Path(__file__).parent
 LONG_MS = 600_000  # a lease that surely does not end by its time
 
 
-@pytest.fixture(scope="module")
-def three(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    """Three nodes, one of which leads and is not disturbed by a starved machine."""
-    with cluster(request, tmp_path_factory.mktemp("failover"), extra=CALM) as made:
-        yield made
+three = cluster_of_module(extra=CALM)
 
 
 def of_the_cluster(call: Call) -> str:

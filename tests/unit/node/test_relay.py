@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from support.doors import doubles
 from support.inspect import begun_count_of
+from support.waiting import eventually
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import Draining
@@ -56,12 +57,6 @@ async def doors() -> AsyncIterator[tuple[Any, FurtherDoor]]:
         yield first, further
 
 
-async def reach(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 def test_only_what_the_first_process_alone_knows_is_relayed() -> None:
     table = relayed(COMMANDS)
     moved = {name for name in COMMANDS if table[name].handler is not COMMANDS[name].handler}
@@ -95,7 +90,7 @@ async def test_requests_go_through_as_they_came_and_replies_as_they_are(
     ]  # fmt: skip
     assert [call[1] for call in first.tokens.calls] == ["p/a", "p/b", "p/nobody", "p/c"]
     assert first.server.own_stats()["requests_total"]["T.REFRESH"] == 3
-    await reach(lambda: not first.server.context.peers.relayed)
+    await eventually(lambda: not first.server.context.peers.relayed)
 
 
 async def test_a_line_is_the_users_and_ends_with_the_peer(doors: tuple[Any, FurtherDoor]) -> None:
@@ -103,12 +98,12 @@ async def test_a_line_is_the_users_and_ends_with_the_peer(doors: tuple[Any, Furt
     line = await further.dial()
     assert await line.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
     assert (await line.ask("R.STATUS")).startswith(b"*")
-    await reach(lambda: len(first.server.context.peers.relayed) == 1)
+    await eventually(lambda: len(first.server.context.peers.relayed) == 1)
     assert first.server.own_stats()["connections"] == 0
     line.send("HELLO 3", "R.STATUS")
-    await reach(lambda: further.handed == [("admin", 2), ("admin", 3)])
+    await eventually(lambda: further.handed == [("admin", 2), ("admin", 3)])
     await line.close()
-    await reach(
+    await eventually(
         lambda: (
             not first.server.context.peers.relayed and not further.server.context.peers.connections
         )
@@ -135,7 +130,7 @@ async def test_a_first_process_that_goes_down_is_said(doors: tuple[Any, FurtherD
     line = await further.dial()
     await line.ask("AUTH", "admin", doubles.SECRET)
     assert (await line.ask("S.LIST")).startswith(b"*")
-    await reach(lambda: first.server.context.peers.relayed)
+    await eventually(lambda: first.server.context.peers.relayed)
     for connection in list(first.server.context.peers.relayed):
         connection.abort()
     rest = line.ask("S.LIST")
@@ -169,7 +164,7 @@ async def test_a_first_process_that_is_behind_is_waited_for(doors: tuple[Any, Fu
     gone = await further.dial()
     assert await gone.ask("AUTH", "admin", doubles.SECRET) == b"+OK"
     gone.send("S.LIST")
-    await reach(
+    await eventually(
         lambda: (
             sum(
                 begun_count_of(connection)
@@ -222,7 +217,7 @@ async def test_a_tap_pushes_through_the_line_and_ends_with_its_peer(
     line = await further.dial()
     await line.call("HELLO", "3", "AUTH", "admin", doubles.SECRET)
     line.send("R.TAP MS 300", "PING")
-    await reach(lambda: recorder.taps.open)
+    await eventually(lambda: recorder.taps.open)
     for _ in range(2000):
         recorder.note("app", "Q.PUT", b"mails", "10.0.0.1", 100, 20, "", 0.001)
         if not len(recorder.taps.open[1].lines) % 500:
@@ -237,6 +232,6 @@ async def test_a_tap_pushes_through_the_line_and_ends_with_its_peer(
     assert await line.reply() == b"PONG"
     assert await line.call("R.STATUS")
     line.send("R.TAP MS 60000")
-    await reach(lambda: recorder.taps.open)
+    await eventually(lambda: recorder.taps.open)
     line.drop()
-    await reach(lambda: not recorder.taps.open)
+    await eventually(lambda: not recorder.taps.open)

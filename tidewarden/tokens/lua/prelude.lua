@@ -31,8 +31,8 @@
 --                     is ever given twice
 -- A token's task has the account's name, no payload, due = the row's due_ms, deadline = its
 -- expires_at_ms: while it is just that it has no record of its own (see layout.lua), and a dead
--- account has none at all. One that failed, and is late when it is tried again, has the time of that
--- try for a deadline (failed.lua).
+-- account has none at all. One that failed, and is late when it is tried again, has the time of
+-- that try for a deadline (failed.lua).
 local ACCOUNTS, INTENTS, SPARES, TROUBLES, FAILING, DEAD, META
 local function prepare()
   ACCOUNTS, INTENTS, SPARES, TROUBLES =

@@ -8,50 +8,21 @@ from collections.abc import Callable
 
 import pytest
 from aiohttp.http import RawResponseMessage
-from support.providers.raw_provider import listening, provider
+from support.providers.raw_provider import CONTINUE, Flood, asked, listening, provider
 
 from tidewarden.bounded_connector import INTERIM_MAX
 from tidewarden.config.load import Provider
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
-from tidewarden.tokens.provider.token_response import HttpAnswer, NoAnswer, Outcome
+from tidewarden.tokens.provider.token_response import HttpAnswer, NoAnswer
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LONG = b"HTTP/1.1 103 Early Hints\r\nLink: " + b"x" * 60_000 + b"\r\n\r\n"
 ANSWER = b'HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{"access_token":"a"}'
 MESSAGES_MAX = 400
 """Parsed heads that may be alive at a time: those of a slice that was just parsed."""
 
 
-class Flood:
-    """A server that answers each request with ``first``, then ``more`` until it is cut off."""
-
-    def __init__(self, first: bytes, more: bytes) -> None:
-        self.first, self.more = first, more
-        self.sent = 0
-        self.cut_off = asyncio.Event()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(self.first)
-        try:
-            while self.more:
-                writer.write(self.more)
-                await writer.drain()
-                self.sent += len(self.more)
-        except ConnectionError:
-            self.cut_off.set()
-
-
 def heads() -> int:
     return sum(type(one) is RawResponseMessage for one in gc.get_objects())
-
-
-async def asked(one: Provider) -> Outcome:
-    endpoint = TokenEndpoint()
-    try:
-        return await endpoint.refresh(one, "r-token")
-    finally:
-        await endpoint.close()
 
 
 @pytest.mark.parametrize("more", [CONTINUE * 2000, LONG, CONTINUE])

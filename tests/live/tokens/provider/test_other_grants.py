@@ -20,13 +20,13 @@ import pytest
 from support.providers.certificate import make
 from support.providers.grant_endpoint import grantor
 from support.tokens import dying_node, harness
+from support.tokens.harness import eventually, in_state
 
 from tidewarden.config.load import Provider, Secret
 from tidewarden.tokens.refresh import refresher as refresher_module
 
 pytestmark = pytest.mark.timeout(400)  # the first run may have to install what serves
 
-eventually, in_state = harness.eventually, harness.in_state
 LIFE_S = 4
 LIVES = 3
 ACCOUNTS = 50

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from support.providers.raw_provider import provider
+from support.providers.raw_provider import asked, provider
 
 from tidewarden.config.egress import Reach, reach_of
-from tidewarden.config.load import Provider
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 from tidewarden.tokens.provider.token_response import HttpAnswer, RequestNotSent
 
@@ -57,14 +56,6 @@ async def inside(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Inside]:
     yield found
     server.close()
     await server.wait_closed()
-
-
-async def asked(one: Provider) -> Any:
-    endpoint = TokenEndpoint()
-    try:
-        return await endpoint.refresh(one, "r-token")
-    finally:
-        await endpoint.close()
 
 
 async def test_a_name_that_leads_inside_is_not_connected_to(inside: Inside) -> None:

@@ -11,6 +11,7 @@ import pytest
 from support.inspect import accounts_of, journal_of
 from support.tokens import harness
 from support.tokens.defects import break_once
+from support.tokens.harness import answers, cut, described, eventually, in_state
 
 from tidewarden.clock import SystemClock
 from tidewarden.duties import Duties
@@ -18,14 +19,6 @@ from tidewarden.errors import StoreDown
 from tidewarden.tokens.events.events import START
 from tidewarden.tokens.journal import journal as journal_module
 from tidewarden.tokens.refresh import pool as pool_module
-
-answers, cut, rotate_and_cut, eventually = (
-    harness.answers,
-    harness.cut,
-    harness.rotate_and_cut,
-    harness.eventually,
-)
-described, in_state = harness.described, harness.in_state
 
 
 async def test_every_account_is_refreshed_once_a_generation(valkey: Any, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from support.inspect import (
     vault_of,
 )
 from support.tokens import harness
+from support.tokens.harness import answers, cut, described, eventually, in_state, rotate_and_cut
 
 from tidewarden import errors
 from tidewarden.queue import Taken
@@ -30,14 +31,6 @@ from tidewarden.tokens.accounts.account_store import Opened
 from tidewarden.tokens.provider.token_response import Verdict
 from tidewarden.tokens.refresh.refresher import _ended
 from tidewarden.tokens.vault.vault import Place, Unsealable
-
-answers, cut, rotate_and_cut, eventually = (
-    harness.answers,
-    harness.cut,
-    harness.rotate_and_cut,
-    harness.eventually,
-)
-described, in_state = harness.described, harness.in_state
 
 SOON_S = 0.005
 """

@@ -13,18 +13,11 @@ from typing import Any
 import pytest
 from support.inspect import accounts_of, token_endpoint_of
 from support.tokens import harness
+from support.tokens.harness import described, in_state, rotate_and_cut
 
 from tidewarden.tokens.refresh import pool as pool_module
 from tidewarden.tokens.refresh import refresher as refresher_module
 from tidewarden.tokens.refresh import token_request as token_request_module
-
-answers, cut, rotate_and_cut, eventually = (
-    harness.answers,
-    harness.cut,
-    harness.rotate_and_cut,
-    harness.eventually,
-)
-described, in_state = harness.described, harness.in_state
 
 # Longest of a refresh where its lease is waited for: short, but a starved machine has to keep it.
 REQUEST_S = 2.0

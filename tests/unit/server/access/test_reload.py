@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from support.doors import doubles
+from support.waiting import eventually
 
 from tidewarden.config.load import User, hash_generated
 from tidewarden.queue.task import TaskSpec
@@ -53,8 +54,7 @@ async def test_what_is_under_way_is_answered_first() -> None:
         ada = await enter(door)
         ada.send("Q.PUT q body ID a", "PING")
         async with asyncio.timeout(20):
-            while not door.queues.calls:
-                await asyncio.sleep(0.001)
+            await eventually(lambda: door.queues.calls)
         door.server.reload((BOB,))
         door.queues.hold.set()
         assert await ada.rest() == b"$1\r\na\r\n"
@@ -80,8 +80,7 @@ async def test_who_waits_under_rights_of_before_is_cut_off() -> None:
         for line in (ada, bob):
             line.send("Q.TAKE WAIT 60000 FROM q")
         async with asyncio.timeout(20):
-            while door.server.context.waiting < 2:
-                await asyncio.sleep(0.001)
+            await eventually(lambda: door.server.context.waiting >= 2)
         door.server.reload((replace(ADA, rights=("put",)), BOB))
         assert await ada.rest() == b""
         await door.queues.put("q", TaskSpec(b"body"))

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from support.doors import doubles
 from support.doors.doubles import SECRET, Door, Line
+from support.waiting import eventually
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.secret import hash_secret
@@ -52,12 +53,10 @@ async def test_resp_waits(request_: str) -> None:
         assert door.server.context.waiting == 8
         ben = await logged_in(door, "ben")
         ben.send(request_)
-        while door.server.context.waiting == 8:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: door.server.context.waiting != 8)
         for line in door.lines:
             line.drop()
-        while door.server.context.waiting:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: not door.server.context.waiting)
         assert door.server.context.limits.waits.by_user == {}
 
 
@@ -77,8 +76,7 @@ async def test_resp_connections() -> None:
         assert door.server.context.limits.connections.by_user == {"ann": 8, "ben": 1}
         assert await lines[0].call("RESET") == b"RESET"
         lines[1].drop()
-        while door.server.context.limits.connections.by_user["ann"] > 6:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: door.server.context.limits.connections.by_user["ann"] <= 6)
         assert isinstance(await logged_in(door, "ann"), Line)
 
 
@@ -174,8 +172,7 @@ async def test_token_waits_over_http_leave_the_door_to_others(many: bool) -> Non
                     return answer.status, await answer.json()
 
             waiting = [asyncio.ensure_future(wait_for_token()) for _ in range(16)]
-            while sum(one.done() for one in waiting) + tokens.waiting < 16:
-                await asyncio.sleep(0.005)
+            await eventually(lambda: sum(one.done() for one in waiting) + tokens.waiting >= 16)
             refused = [one.result() for one in waiting if one.done()]
             assert (tokens.waiting, len(refused)) == (7, 9)  # of nine that may wait, seven
             assert {(status, found["error"]) for status, found in refused} == {(507, "FULL")}
@@ -184,8 +181,7 @@ async def test_token_waits_over_http_leave_the_door_to_others(many: bool) -> Non
                     assert answer.status == 200, path
             for one in waiting:
                 one.cancel()
-            while tokens.waiting:
-                await asyncio.sleep(0.005)
+            await eventually(lambda: not tokens.waiting)
 
 
 async def test_idle_connections_of_http_leave_places_for_others() -> None:

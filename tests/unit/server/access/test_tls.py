@@ -20,6 +20,7 @@ import redis.asyncio
 import typer
 from support.doors import doubles
 from support.providers import certificate
+from support.waiting import eventually
 
 from tidewarden.cli.connection import connected
 from tidewarden.cli.options import DATA_DIR
@@ -156,8 +157,7 @@ async def test_a_peer_that_goes_frees_what_it_held(
             doubles.framed(("AUTH", "admin", SECRET)) + doubles.framed("Q.TAKE WAIT 60000 FROM q")
         )
         async with asyncio.timeout(20):
-            while resp.context.waiting == 0:
-                await asyncio.sleep(0.001)
+            await eventually(lambda: resp.context.waiting != 0)
             writer.close()
             while resp.context.peers.connections or resp.context.waiting:
                 await asyncio.sleep(0.001)
@@ -191,8 +191,7 @@ async def test_one_too_many_is_told_and_does_not_linger(
             async with asyncio.timeout(20):
                 while any(ends == (resp.port, first.getsockname()[1]) for ends in open_ends()):
                     await asyncio.sleep(0.05)
-                while resp.context.lingering:
-                    await asyncio.sleep(0.01)
+                await eventually(lambda: not resp.context.lingering)
         assert resp.own_stats()["refused_total"] == 1
 
 
@@ -281,7 +280,6 @@ async def test_a_strangers_handshake_is_paid_for_and_a_users_is_given_back(
         for _ in range(20):
             unauthenticated.write(doubles.framed("PING"))
             await asyncio.sleep(0.001)
-        while not resp.admission.held_total:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: resp.admission.held_total)
         for one in (writer, unauthenticated):
             one.transport.abort()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 from support.providers import certificate
+from support.waiting import eventually
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.tls import server_context
@@ -60,8 +61,7 @@ class Door:
 
     async def refused(self, count: int) -> None:
         async with asyncio.timeout(20):
-            while self.mismatches.total < count:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: self.mismatches.total >= count)
 
 
 @asynccontextmanager
@@ -76,8 +76,7 @@ async def door(pem: tuple[str, str], at_once: int = 100) -> AsyncIterator[Door]:
     finally:
         server.close()
         async with asyncio.timeout(20):
-            while Echo.alive:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: not Echo.alive)
 
 
 @pytest.fixture
@@ -186,8 +185,7 @@ def test_who_looks_at_the_port_and_goes_is_not_worth_a_word(
                 _, writer = await subject.dial()
                 writer.close()
             async with asyncio.timeout(20):
-                while subject.handshakes.under_way:
-                    await asyncio.sleep(0.01)
+                await eventually(lambda: not subject.handshakes.under_way)
             await subject.echo()
             assert subject.mismatches.total == 0
 
@@ -205,16 +203,14 @@ def test_the_silent_are_few_and_do_not_stay(
         async with door(pem, at_once=3) as subject:
             silent = [await subject.dial() for _ in range(3)]
             async with asyncio.timeout(20):
-                while len(subject.handshakes.under_way) < 3:
-                    await asyncio.sleep(0.01)
+                await eventually(lambda: len(subject.handshakes.under_way) >= 3)
                 late, writer = await subject.dial()
                 # an end or a reset, as the kernel has it
                 await asyncio.gather(late.read(), return_exceptions=True)
                 writer.transport.abort()
             silent[0][1].transport.abort()
             async with asyncio.timeout(20):
-                while len(subject.handshakes.under_way) == 3:
-                    await asyncio.sleep(0.01)
+                await eventually(lambda: len(subject.handshakes.under_way) != 3)
             await subject.echo()
             for _, writer in silent:
                 writer.transport.abort()

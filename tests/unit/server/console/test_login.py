@@ -13,17 +13,11 @@ from support.doors.doubles import SECRET
 from support.doors.http_site import ALICE, Site, site
 from support.providers.certificate import make
 
-from tidewarden.server.access import users
 from tidewarden.server.console.login_cookie import LOGIN_S
 from tidewarden.server.http.authorization import ROUTES
 
 PAGE = {"Tidewarden-Console": "1", "Sec-Fetch-Site": "same-origin"}
 RIGHT = {"user": "admin", "secret": SECRET}
-
-
-@pytest.fixture(autouse=True)
-def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(users, "FAILURE_DELAY_S", 0.01)
 
 
 async def sent(subject: Site, method: str, path: str, **more: Any) -> tuple[int, Any, str]:

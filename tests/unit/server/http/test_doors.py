@@ -15,14 +15,7 @@ from support.doors.http_site import ALICE, site
 from support.inspect import http_runner_of
 
 from tidewarden.errors import NotFound, StoreDown
-from tidewarden.server.access import users
 from tidewarden.server.http import metrics
-
-
-@pytest.fixture(autouse=True)
-def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong secret costs its sender a quarter of a second; tests send many."""
-    monkeypatch.setattr(users, "FAILURE_DELAY_S", 0.01)
 
 
 async def test_health_says_why_not() -> None:

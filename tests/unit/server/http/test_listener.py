@@ -30,6 +30,7 @@ from support.inspect import (
     stall_of,
     tokens_of,
 )
+from support.waiting import eventually
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import NoAuth
@@ -134,8 +135,7 @@ async def test_one_connection_too_many_is_told_and_the_others_go_on() -> None:
             one[1].write(LIVE)
             assert (await answer(one))[0] == 200
         await hung_up(inside.pop())
-        while listener_of(server).stats()["connections"] == 3:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: listener_of(server).stats()["connections"] != 3)
         inside.append(await connect(server, STATUS))
         assert (await answer(inside[-1]))[0] == 200
         known = {
@@ -300,8 +300,7 @@ async def stalled(server: HttpServer) -> Stream:
     """Somebody who asks for more than what lies between can hold, and reads nothing."""
     cluster_of(server).seen["text"] = "x" * (20 << 20)
     stream = await connect(server, b"GET /v1/status HTTP/1.1\r\nHost: x\r\n" + BEARER + b"\r\n\r\n")
-    while not any(handler.writing_paused for handler in http_handlers_of(server)):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: any(handler.writing_paused for handler in http_handlers_of(server)))
     return stream
 
 
@@ -310,8 +309,7 @@ async def test_who_reads_nothing_gives_up_its_place(monkeypatch: pytest.MonkeyPa
     async with site(http_connections_max=1) as server:
         stream = await stalled(server)
         async with asyncio.timeout(20):
-            while listener_of(server).stats()["connections"]:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: not listener_of(server).stats()["connections"])
         other = await connect(server, LIVE)
         assert (await answer(other))[0] == 200
         stream[1].transport.abort()
@@ -378,8 +376,7 @@ async def test_who_goes_while_its_refused_body_is_awaited_leaves_no_trace(
         assert (await answer(stream))[1]["error"] == "NOAUTH"
         await hung_up(stream)
         async with asyncio.timeout(20):
-            while listener_of(server).stats()["connections"]:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: not listener_of(server).stats()["connections"])
     assert not [one for one in caplog.records if one.exc_info]
 
 
@@ -400,8 +397,7 @@ async def test_of_a_strangers_body_little_is_kept(monkeypatch: pytest.MonkeyPatc
         await asyncio.wait_for(asked.wait(), 10)
         (handler,) = http_handlers_of(server)
         async with asyncio.timeout(20):
-            while not is_reading_paused(handler):
-                await asyncio.sleep(0.01)
+            await eventually(lambda: is_reading_paused(handler))
         payload = payload_read_by(handler)
         assert 0 < payload.total_bytes <= 2 * listener.BODY_BUFFER_BYTES + admission.CHUNK_BYTES
         decided.set()

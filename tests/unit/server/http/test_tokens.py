@@ -7,14 +7,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 from support.doors import doubles
+from support.doors.http_site import serving_routes
 
 from tidewarden.config.load import Config
-from tidewarden.errors import Error
 from tidewarden.server.http.long_polls import LongPolls
-from tidewarden.server.http.responses import problem
-from tidewarden.server.http.route import add_routes
 from tidewarden.server.http.routes.tokens import ROUTES, TokenRoutes
 from tidewarden.user_limits import UserLimits
 
@@ -32,29 +29,12 @@ async def ask(tokens: Any, method: str, path: str, body: bytes = b"") -> tuple[i
 async def answered(
     tokens: Any, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
 ) -> tuple[int, Any, Any]:
-
-    @web.middleware
-    async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except Error as error:
-            return problem(error)
-
-    app = web.Application(middlewares=[errors])
-    add_routes(app.router, ROUTES, TokenRoutes(tokens, LongPolls(UserLimits(Config()))))
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        url = aiohttp.client.URL(f"http://127.0.0.1:{runner.addresses[0][1]}{path}", encoded=True)
-        async with (
-            aiohttp.ClientSession() as session,
-            session.request(method, url, data=body, headers=headers) as response,
-        ):
+    routes = TokenRoutes(tokens, LongPolls(UserLimits(Config())))
+    async with serving_routes(ROUTES, routes) as port, aiohttp.ClientSession() as session:
+        url = aiohttp.client.URL(f"http://127.0.0.1:{port}{path}", encoded=True)
+        async with session.request(method, url, data=body, headers=headers) as response:
             found = await response.read()
             return response.status, json.loads(found) if found else None, response.headers
-    finally:
-        await runner.cleanup()
 
 
 @pytest.mark.parametrize(

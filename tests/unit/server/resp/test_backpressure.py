@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import socket
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from support.inspect import (
     step_silently,
 )
 from support.manual_clock import ManualClock
+from support.waiting import eventually
 
 from tidewarden.server.access import users
 from tidewarden.server.resp import backpressure as module
@@ -31,12 +31,6 @@ from tidewarden.server.verbs.command import TOGETHER_LONG_MAX
 from tidewarden.server.verbs.table import COMMANDS
 
 Door = doubles.Door
-
-
-async def reach(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_crowd_behind_a_waiting_take_is_cut() -> None:
@@ -52,7 +46,7 @@ async def test_so_is_a_load_behind_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Door() as door:
         line = await door.dial()
         line.send("Q.TAKE WAIT 20000 FROM a")
-        await reach(lambda: door.server.context.waiting == 1)
+        await eventually(lambda: door.server.context.waiting == 1)
         line.send(("ECHO", b"x" * 60_000), ("ECHO", b"x" * 60_000))
         assert (await line.rest()).startswith(b"-TOOBIG")
 
@@ -117,7 +111,7 @@ async def test_replies_that_may_be_long_are_asked_for_by_and_by() -> None:
             queues.hold = asyncio.Event()
             before = len(queues.calls)
             line.send(*["Q.TAKE FROM mail"] * 100)
-            await reach(lambda: len(queues.calls) >= before + count)
+            await eventually(lambda: len(queues.calls) >= before + count)
             await asyncio.sleep(0.05)
             begun = len(queues.calls) - before
             queues.hold.set()
@@ -142,14 +136,14 @@ async def held_back(door: Any, sent: bytes) -> Any:
     """
     line = await door.dial()
     line.send(("AUTH", "admin", "guess"))
-    await reach(
+    await eventually(
         lambda: any(
             begun_count_of(connection) for connection in door.server.context.peers.connections
         )
     )
     line.writer.write(sent)
     (connection,) = door.server.context.peers.connections
-    await reach(lambda: not is_reading(connection))
+    await eventually(lambda: not is_reading(connection))
     await asyncio.sleep(0.05)
     return connection
 
@@ -210,7 +204,7 @@ async def test_a_stranger_that_goes_on_and_on_is_read_as_its_budget_allows(
         unauthenticated, known = await door.dial(), await door.dial()
         for _ in range(100):
             unauthenticated.writer.write(b"\n" * 100_000)
-        await reach(lambda: admission.held_total)
+        await eventually(lambda: admission.held_total)
         assert await known.call("AUTH", "admin", doubles.SECRET) == b"OK"
         reads = next(ticks)
         known.send(*["PING"] * 10_000)

@@ -5,21 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
 
 import pytest
 from support.doors import doubles
 from support.inspect import end_login
+from support.waiting import eventually
 
 from tidewarden.server.resp import connection as module
 
 Door = doubles.Door
-
-
-async def reach(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_consecutive_requests_of_one_verb_run_together_and_others_wait() -> None:
@@ -27,7 +21,7 @@ async def test_consecutive_requests_of_one_verb_run_together_and_others_wait() -
         door.queues.hold = asyncio.Event()
         line = await door.dial()
         line.send("Q.PUT mail a ID 1", "Q.PUT mail b ID 2", "PING", "Q.PUT mail c ID 3")
-        await reach(lambda: len(door.queues.calls) == 2)
+        await eventually(lambda: len(door.queues.calls) == 2)
         await asyncio.sleep(0.02)
         assert [call[2].id for call in door.queues.calls] == ["1", "2"]
         door.queues.hold.set()
@@ -48,7 +42,7 @@ async def test_answers_keep_their_order_when_a_later_one_is_refused_first() -> N
         door.queues.hold = asyncio.Event()
         line = await door.dial()
         line.send("Q.PUT mail a ID 1", "Q.PUT mail b DELAY x", "Q.PUT mail c ID 3")
-        await reach(lambda: len(door.queues.calls) == 2)
+        await eventually(lambda: len(door.queues.calls) == 2)
         door.queues.hold.set()
         assert [await line.line() for _ in range(2)] == [b"$1", b"1"]
         assert (await line.line()).startswith(b"-BADARG DELAY")
@@ -60,11 +54,13 @@ async def test_a_waiting_take_holds_up_what_follows() -> None:
     async with Door() as door:
         line, other = await door.dial(), await door.dial()
         line.send("Q.TAKE WAIT 20000 FROM mail", "Q.TAKE FROM mail", "PING")
-        await reach(lambda: door.server.context.waiting == 1)
+        await eventually(lambda: door.server.context.waiting == 1)
         assert [call[0] for call in door.queues.calls] == ["take"]
         await other.ask("Q.PUT", "mail", "x", "ID", "1")
         assert await line.line() == b"*1"
-        await reach(lambda: len([call for call in door.queues.calls if call[0] == "take"]) == 2)
+        await eventually(
+            lambda: len([call for call in door.queues.calls if call[0] == "take"]) == 2
+        )
         assert door.server.context.waiting == 0
         await line.close()
         await other.close()
@@ -75,10 +71,10 @@ async def test_a_lost_connection_ends_its_take_and_its_session() -> None:
         line = await door.dial()
         await line.ask("Q.PUT mail x ID 1")
         line.send("Q.TAKE FROM mail", "Q.TAKE WAIT 20000 FROM other")
-        await reach(lambda: door.server.context.waiting == 1)
+        await eventually(lambda: door.server.context.waiting == 1)
         line.writer.transport.abort()
-        await reach(lambda: door.queues.closed)
-        await reach(lambda: door.queues.cancelled == 1)
+        await eventually(lambda: door.queues.closed)
+        await eventually(lambda: door.queues.cancelled == 1)
         assert door.queues.closed == door.queues.sessions
         assert door.server.context.waiting == 0
         assert not door.server.context.peers.connections
@@ -89,14 +85,14 @@ async def test_a_half_closed_peer_gets_its_answers_unless_it_holds_or_waits() ->
         door.queues.hold = asyncio.Event()
         line = await door.dial()
         line.send("Q.PUT mail x ID 1", "PING")
-        await reach(lambda: door.queues.calls)
+        await eventually(lambda: door.queues.calls)
         line.writer.write_eof()
         await asyncio.sleep(0.02)
         door.queues.hold.set()
         assert await line.rest() == b"$1\r\n1\r\n+PONG\r\n"
         waiter = await door.dial()
         waiter.send("Q.TAKE WAIT 20000 FROM other")
-        await reach(lambda: door.server.context.waiting == 1)
+        await eventually(lambda: door.server.context.waiting == 1)
         waiter.writer.write_eof()
         assert await waiter.rest() == b""
         assert door.queues.cancelled == 1
@@ -186,7 +182,7 @@ async def test_too_many_connections() -> None:
         second = await door.dial()
         assert (await second.rest()).startswith(b"-FULL This node has as many connections")
         await first.close()
-        await reach(lambda: not door.server.context.peers.connections)
+        await eventually(lambda: not door.server.context.peers.connections)
         third = await door.dial()
         assert await third.ask("PING") == b"+PONG"
         await third.close()
@@ -269,7 +265,7 @@ async def test_too_many_waiting_takes() -> None:
     async with Door(waiting_max=1) as door:
         first, second = await door.dial(), await door.dial()
         first.send("Q.TAKE WAIT 20000 FROM a")
-        await reach(lambda: door.server.context.waiting == 1)
+        await eventually(lambda: door.server.context.waiting == 1)
         assert (await second.ask("Q.TAKE WAIT 1 FROM a")).startswith(b"-FULL")
         assert await second.ask("Q.TAKE FROM a") == b"*0"
         await first.close()
@@ -289,12 +285,12 @@ async def test_a_reset_while_answers_are_on_their_way() -> None:
         door.queues.hold = asyncio.Event()
         plain = socket.create_connection(("127.0.0.1", door.port))
         plain.sendall(doubles.framed("Q.PUT mail a ID 1") * 5)
-        await reach(lambda: len(door.queues.calls) == 5)
+        await eventually(lambda: len(door.queues.calls) == 5)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         plain.close()
-        await reach(lambda: not door.server.context.peers.connections)
+        await eventually(lambda: not door.server.context.peers.connections)
         door.queues.hold.set()
-        await reach(lambda: len(door.queues.ready.get("mail", ())) == 5)
+        await eventually(lambda: len(door.queues.ready.get("mail", ())) == 5)
 
 
 async def test_a_defect_is_logged_and_answered_internal(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 from support.inspect import ACCEPT, is_accepting, pause_listener, resume_listener, sockets_of
+from support.waiting import eventually
 
 from tidewarden.clock import SystemClock
 from tidewarden.server.access import admission, listening
@@ -67,14 +68,8 @@ async def door(places: int = 10, *, everybody: bool = False) -> AsyncIterator[Do
         made.listener.close()
         for one in made.met:
             one.transport.abort()
-        await reach(lambda: all(one.ended for one in made.met))
+        await eventually(lambda: all(one.ended for one in made.met))
         assert len(made.admission) == 0
-
-
-async def reach(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 Scene = Callable[[Coroutine[Any, Any, None]], None]
@@ -90,15 +85,15 @@ def test_a_stranger_is_read_in_small_pieces_until_it_is_let_in(run: Scene) -> No
     async def scene() -> None:
         async with door() as subject:
             _, writer = await subject.dial(b"x" * 10_000)
-            await reach(lambda: subject.met and sum(map(len, subject.met[0].pieces)) == 10_000)
+            await eventually(lambda: subject.met and sum(map(len, subject.met[0].pieces)) == 10_000)
             (peer,) = subject.met
             assert max(map(len, peer.pieces)) == CHUNK_BYTES
             assert len(subject.admission) == 1
             writer.write(b"!")
-            await reach(lambda: len(subject.admission) == 0)
+            await eventually(lambda: len(subject.admission) == 0)
             peer.pieces.clear()
             writer.write(b"y" * 1_000_000)
-            await reach(lambda: sum(map(len, peer.pieces)) == 1_000_000)
+            await eventually(lambda: sum(map(len, peer.pieces)) == 1_000_000)
             assert max(map(len, peer.pieces)) > CHUNK_BYTES
             assert set(b"".join(peer.pieces)) == {ord("y")}
             writer.close()
@@ -110,7 +105,9 @@ def test_where_everybody_may_come_nobody_is_a_stranger(run: Scene) -> None:
     async def scene() -> None:
         async with door(everybody=True) as subject:
             _, writer = await subject.dial(b"x" * 100_000)
-            await reach(lambda: subject.met and sum(map(len, subject.met[0].pieces)) == 100_000)
+            await eventually(
+                lambda: subject.met and sum(map(len, subject.met[0].pieces)) == 100_000
+            )
             assert subject.met[0].unauthenticated is None
             writer.close()
 
@@ -129,21 +126,21 @@ def test_past_all_places_who_comes_waits_outside_and_is_lost_to_nobody(
     async def scene() -> None:
         async with door(places=3) as subject:
             lines = [await subject.dial() for _ in range(5)]
-            await reach(lambda: len(subject.met) == 3)
+            await eventually(lambda: len(subject.met) == 3)
             await asyncio.sleep(0.05)
             assert len(subject.met) == 3
             lines[0][1].write(b"!")
-            await reach(lambda: len(subject.met) == 4)
+            await eventually(lambda: len(subject.met) == 4)
             lines[1][1].close()
-            await reach(lambda: len(subject.met) == 5)
+            await eventually(lambda: len(subject.met) == 5)
             lines.append(await subject.dial(b"!"))
             await asyncio.sleep(0.05)
             assert len(subject.met) == 5
             monkeypatch.setattr(admission, "GRACE_S", 0.0)
             lines[2][1].close()
-            await reach(lambda: len(subject.met) == 6 and subject.met[5].pieces == [b"!"])
+            await eventually(lambda: len(subject.met) == 6 and subject.met[5].pieces == [b"!"])
             lines += [await subject.dial() for _ in range(10)]
-            await reach(lambda: len(subject.met) == 16)
+            await eventually(lambda: len(subject.met) == 16)
             assert subject.admission.evicted_total >= 7
             for _, writer in lines:
                 writer.close()
@@ -157,7 +154,7 @@ def test_who_is_sent_away_for_another_is_told_so(run: Scene, monkeypatch: Any) -
     async def scene() -> None:
         async with door(places=2) as subject:
             reader, writer = await subject.dial(b"x")
-            await reach(lambda: subject.met and subject.met[0].pieces)
+            await eventually(lambda: subject.met and subject.met[0].pieces)
             peer = subject.met[0].unauthenticated
             assert peer is not None
             peer.farewell = b"others came"
@@ -178,7 +175,7 @@ def test_one_that_is_gone_before_it_is_met(run: Scene) -> None:
                 sock = socket.create_connection(("127.0.0.1", subject.listener.port))
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
                 sock.close()
-            await reach(lambda: len(subject.met) == 20 and len(subject.admission) == 0)
+            await eventually(lambda: len(subject.met) == 20 and len(subject.admission) == 0)
 
     run(scene())
 
@@ -208,7 +205,7 @@ async def test_out_of_files(
         pause_listener(subject.listener)
         resume_listener(subject.listener)
         _, writer = await subject.dial(b"!")
-        await reach(lambda: subject.met and subject.met[0].pieces)
+        await eventually(lambda: subject.met and subject.met[0].pieces)
         assert sum("no connection can be accepted" in text for text in caplog.messages) == 3
         writer.close()
 
@@ -247,15 +244,15 @@ def test_while_nobody_is_taken_in_few_wait_outside(
             (ours,) = sockets_of(subject.listener)
             assert kept_at_most(ours) == 100
             _, first = await subject.dial(b"x")
-            await reach(lambda: subject.met and subject.met[0].pieces)
+            await eventually(lambda: subject.met and subject.met[0].pieces)
             subject.admission.budget.spend(1000.0, subject.admission.clock.monotonic())
             _, second = await subject.dial(b"x")
-            await reach(lambda: kept_at_most(ours) == 7)
+            await eventually(lambda: kept_at_most(ours) == 7)
             assert len(subject.met) == 1
             subject.admission.budget.give_back(1000.0)
             first.close()  # which tells the door that there is room
-            await reach(lambda: kept_at_most(ours) == 100)
-            await reach(lambda: len(subject.met) == 2 and subject.met[1].pieces)
+            await eventually(lambda: kept_at_most(ours) == 100)
+            await eventually(lambda: len(subject.met) == 2 and subject.met[1].pieces)
             second.close()
 
     run(scene())
@@ -271,12 +268,12 @@ def test_while_places_are_taken_as_many_wait_outside_as_ever(run: Scene) -> None
         async with door(places=1) as subject:
             (ours,) = sockets_of(subject.listener)
             _, first = await subject.dial(b"x")
-            await reach(lambda: subject.met and subject.met[0].pieces)
+            await eventually(lambda: subject.met and subject.met[0].pieces)
             _, second = await subject.dial(b"x")
-            await reach(lambda: not is_accepting(subject.listener))
+            await eventually(lambda: not is_accepting(subject.listener))
             assert (len(subject.met), kept_at_most(ours)) == (1, 100)
             first.write(b"!")
-            await reach(lambda: len(subject.met) == 2 and subject.met[1].pieces)
+            await eventually(lambda: len(subject.met) == 2 and subject.met[1].pieces)
             first.close()
             second.close()
 

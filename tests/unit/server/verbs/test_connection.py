@@ -10,15 +10,7 @@ import hiredis
 import pytest
 from support.doors import doubles
 
-from tidewarden.server.access import users
-
 Door = doubles.Door
-
-
-@pytest.fixture(autouse=True)
-def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong secret costs its sender a quarter of a second; tests send many."""
-    monkeypatch.setattr(users, "FAILURE_DELAY_S", 0.01)
 
 
 async def parsed(line: Any) -> Any:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from support.doors import doubles
+from support.waiting import eventually
 
 Door = doubles.Door
 
@@ -67,8 +66,7 @@ async def test_an_acquire_that_waits_holds_up_its_connection_and_ends_with_it() 
     async with Door(waiting_max=1) as door:
         line, other = await door.dial(), await door.dial()
         line.send("L.ACQUIRE waits 5 WAIT 1000", "PING")
-        while not door.locks.calls:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: door.locks.calls)
         assert (
             await other.ask("L.ACQUIRE waits 5 WAIT 1000")
             == b"-FULL This node has 1 requests that wait, as many as it may (limits.waiting_max)."
@@ -77,8 +75,7 @@ async def test_an_acquire_that_waits_holds_up_its_connection_and_ends_with_it() 
         assert await other.ask("L.ACQUIRE a 5") == b":137438953472"
         assert door.server.context.waiting == 1
         await line.close()
-        while door.server.context.waiting:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: not door.server.context.waiting)
 
 
 async def test_a_node_that_goes_down_hands_out_none() -> None:
