@@ -59,14 +59,16 @@ def options_of(url: str) -> dict[str, Any]:
     return options
 
 
-def check_url(url: str) -> None:
+def check_url(url: str, *, found: bool = False) -> None:
     """
-    Check a store's URL.
+    Check a store's URL; ``found``: a node has made it, and may have put a way around into it.
 
     Raises: BadArg: as of :func:`options_of`, or an option that redis-py does not know, or that
     names a file which does not exist.
     """
     options = options_of(url)
+    if found:
+        options.pop(BY, None)
     said = f"the store URL {redact(url)!r} has an option that cannot be: "
     if ours := [name for name in OURS if name in options]:
         raise BadArg(f"{said}{', '.join(ours)}, which nodes set themselves")

@@ -91,7 +91,7 @@ class Endpoint:
     def check(self) -> None:
         """Raises: BadArg: the URL is none."""
         if self.finder is None:
-            check_url(self.url)
+            check_url(self.url, found=True)
 
     async def open(self, name: str, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, object]:
         """

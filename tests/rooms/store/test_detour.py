@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from support.waiting import eventually
 
 from benchmarks.ports import free_ports
 from tidewarden.clock import SystemClock
@@ -144,19 +145,13 @@ async def said_again(detour: Detour, data: bytes) -> bytes:
             writer.close()
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 async def test_bytes_pass_in_both_directions_however_many(site: Site) -> None:
     carrier = await site.carrier("n2")
     detour = await site.detour()
     data = bytes(range(256)) * 8192
     assert await asyncio.gather(*(said_again(detour, data) for _ in range(4))) == [data] * 4
     assert (site.store.came, site.known, detour.carrier, detour.why) == (4, 4, "n2", "")
-    await until(lambda: detour.connections == carrier.connections == 0)
+    await eventually(lambda: detour.connections == carrier.connections == 0)
 
 
 async def test_who_does_not_know_the_secret_is_not_carried_and_carries_nothing(site: Site) -> None:
@@ -358,7 +353,7 @@ async def test_a_carrier_carries_so_many_and_a_node_takes_so_many(
     assert await said_again(detour, b"x") == b""
     assert carrier.connections == 1
     writer.close()
-    await until(lambda: detour.connections == carrier.connections == 0)
+    await eventually(lambda: detour.connections == carrier.connections == 0)
     assert await said_again(detour, b"x") == b"x"
 
 
