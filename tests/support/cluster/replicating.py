@@ -85,6 +85,8 @@ class PlayedSeat:
     def up(self, up: bool) -> None:
         for seat in self.raft.seats.values():  # what was heard until now was
             seat.heard = seat.store_reports()
+        if up and not self._up:  # another process, or another link: nothing is stood by over it yet
+            self.stands_until = 0.0
         self._up = up
 
     def learn(self) -> None:
@@ -175,6 +177,7 @@ class ReplicatingNode:
     async def start_node(self) -> None:
         assert self.host is not None
         self.seat.up = True
+        self.seat.heard.clear()  # a process that starts has heard nobody
         self.seat.known = self.raft.facts
         config = Config(
             cluster=Cluster(name=CLUSTER), node=Node(name=self.name, base_port=self.port - 3)
