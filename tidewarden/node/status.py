@@ -109,11 +109,8 @@ class Status:
         }
 
     def _sessions(self) -> dict[str, Any]:
-        others = self.processes.stats("node")
-        return {
-            name: number + sum(int(one.get(f"sessions_{name}", 0)) for one in others)
-            for name, number in self.queues.sessions.counts().items()
-        }
+        numbers = self.stats()
+        return {name: numbers[f"sessions_{name}"] for name in self.queues.sessions.counts()}
 
     def addresses(self) -> dict[str, str]:
         """Return where the cluster's nodes listen, members and workers: ``host:base_port``."""
