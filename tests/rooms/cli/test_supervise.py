@@ -16,7 +16,7 @@ from support.doors.http_app import serving_app
 from support.waiting import eventually
 
 from tidewarden.cli.up import supervise
-from tidewarden.cli.up.supervise import Child
+from tidewarden.cli.up.supervise import Child, Tell
 from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
 
@@ -27,17 +27,19 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidewarden.cli.up.supervise.RESTART_S", 0.05)
 
 
+def child_of(
+    argv: list[str],
+    log: Path,
+    tell: Tell,
+    ready_url: str = "http://127.0.0.1:1/",
+) -> Child:
+    return Child("n0", argv, log, tell, SystemClock(), ready_url=ready_url)
+
+
 async def test_what_ends_is_started_again_and_its_last_words_are_told(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
     argv = [sys.executable, "-c", "import sys; print('no room'); sys.exit(3)"]
-    child = Child(
-        "n0",
-        argv,
-        tmp_path / "out" / "log",
-        lambda *event: told.append(event),
-        SystemClock(),
-        ready_url="http://127.0.0.1:1/",
-    )
+    child = child_of(argv, tmp_path / "out" / "log", lambda *event: told.append(event))
     task = asyncio.create_task(child.run())
     await eventually(lambda: child.restarts >= 2)
     task.cancel()
@@ -50,14 +52,7 @@ async def test_what_ends_is_started_again_and_its_last_words_are_told(tmp_path: 
 async def test_a_killed_one_is_started_again(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
     argv = [sys.executable, "-c", "import time; time.sleep(60)"]
-    child = Child(
-        "n0",
-        argv,
-        tmp_path / "log",
-        lambda *event: told.append(event),
-        SystemClock(),
-        ready_url="http://127.0.0.1:1/",
-    )
+    child = child_of(argv, tmp_path / "log", lambda *event: told.append(event))
     task = asyncio.create_task(child.run())
     first = await eventually(lambda: child.pid)
     os.kill(first, signal.SIGKILL)
@@ -84,14 +79,7 @@ async def test_what_cannot_be_started_at_first_ends_it_and_later_is_tried_again(
 
     monkeypatch.setattr(supervise, "start_child", started)
     argv = [sys.executable, "-c", "import time; time.sleep(60)"]
-    child = Child(
-        "n0",
-        argv,
-        tmp_path / "log",
-        lambda _, text: told.append(text),
-        SystemClock(),
-        ready_url="http://127.0.0.1:1/",
-    )
+    child = child_of(argv, tmp_path / "log", lambda _, text: told.append(text))
     with pytest.raises(ConfigError, match="n0 could not be started: No space left on device"):
         await child.run()
     child.served.set()
@@ -119,13 +107,11 @@ async def test_why_it_is_not_ready_is_told(tmp_path: Path) -> None:
     app.router.add_get("/health/ready", ready)
     argv = [sys.executable, "-c", "import time; time.sleep(60)"]
     async with serving_app(app) as port:
-        child = Child(
-            "n0",
+        child = child_of(
             argv,
             tmp_path / "log",
             lambda _, text: told.append(text),
-            SystemClock(),
-            ready_url=f"http://127.0.0.1:{port}/health/ready",
+            f"http://127.0.0.1:{port}/health/ready",
         )
         task = asyncio.create_task(child.run())
         await eventually(lambda: "serves" in told)

@@ -261,11 +261,8 @@ async def late_ones(bench: Bench) -> None:
     """Two that fail and one that was not asked yet, which expired last; all are ready."""
     for account, late_ms in (("failing", 60_000), ("roused", 50_000), ("well", 1_000)):
         assert await bench.put(account, due_ms=-late_ms, life_ms=-late_ms)
-    for account, wait_s in (("failing", 2.0), ("roused", 3600.0)):
-        task = await bench.take(account)
-        await bench.ledger.intend(QUEUE, account, task.lease, LEASE_MS)
-        step = Step("retry", wait_s, RefreshTroubles(tries=1, outcome="unavailable"))
-        assert await bench.ledger.failed(QUEUE, account, task.lease, step)
+    await bench.fails("failing", 2.0)
+    await bench.fails("roused", 3600.0)
     bench.now_ms += 2_000
     assert await bench.ledger.rouse(QUEUE, 0, 10_000) == 1
     assert await bench.ledger.rouse(QUEUE, 0, 1) == 0
@@ -300,10 +297,7 @@ async def test_whose_token_lives_keeps_its_deadline(bench: Bench) -> None:
     """Also where it is tried again before the token ends, and not after it."""
     expires_ms = bench.now_ms + 100_000
     await bench.put("a", due_ms=0, life_ms=100_000)
-    task = await bench.take("a")
-    await bench.ledger.intend(QUEUE, "a", task.lease, LEASE_MS)
-    step = Step("retry", 300.0, RefreshTroubles(tries=1, outcome="unavailable"))
-    assert await bench.ledger.failed(QUEUE, "a", task.lease, step)
+    await bench.fails("a", 300.0)
     assert await bench.ledger.rouse(QUEUE, 0, 1) == 1
     bench.now_ms += 1_000
     assert (await bench.take("a")).deadline_ms == expires_ms

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from support.tokens.ledger_bench import QUEUE, Bench
 
-from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
-
 
 async def probed(bench: Bench, *, level: int, drawn: int = 0) -> str:
     task = await bench.ledger.probe(QUEUE, 0, 40_000, level=level, saving=False, drawn=drawn)
@@ -17,10 +15,7 @@ async def probed(bench: Bench, *, level: int, drawn: int = 0) -> str:
 async def test_one_that_was_well_is_found_behind_many_that_fail(bench: Bench) -> None:
     for number in range(120):
         await bench.put(account := f"bad{number}", due_ms=0, life_ms=5000)
-        task = await bench.take(account)
-        await bench.ledger.intend(QUEUE, account, task.lease, 40_000)
-        step = Step("retry", 1, RefreshTroubles(tries=1, outcome="x"))
-        assert await bench.ledger.failed(QUEUE, account, task.lease, step)
+        await bench.fails(account, 1)
     await bench.put("a", due_ms=0, life_ms=500)
     await bench.take("a")
     row = replace(bench.row(1, 2, due_ms=1500, life_ms=2000), refreshed=True)
@@ -45,10 +40,7 @@ async def test_one_that_was_well_is_found_below_many_that_are_late_and_fail(
     assert await bench.stored(row) == "STORED"
     for number in range(850):
         await bench.put(account := f"bad{number}", due_ms=-1000, life_ms=-1000)
-        task = await bench.take(account)
-        await bench.ledger.intend(QUEUE, account, task.lease, 40_000)
-        step = Step("retry", 1, RefreshTroubles(tries=1, outcome="x"))
-        assert await bench.ledger.failed(QUEUE, account, task.lease, step)
+        await bench.fails(account, 1)
     bench.now_ms += 10_000
     for _ in range(5):
         await bench.queues.scripts.run(

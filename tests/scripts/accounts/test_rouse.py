@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from support.tokens.ledger_bench import QUEUE, Bench
 
-from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
-
 HOUR_MS = 3_600_000
 
 
 async def fails(bench: Bench, account: str, wait_s: float, not_before_ms: int = 0) -> None:
     """It is taken, and asked again after so long."""
     assert await bench.put(account, due_ms=0)
-    task = await bench.take(account)
-    await bench.ledger.intend(QUEUE, account, task.lease, 40_000)
-    troubles = RefreshTroubles(tries=1, outcome="x", not_before_ms=not_before_ms)
-    step = Step("retry", wait_s, troubles)
-    assert await bench.ledger.failed(QUEUE, account, task.lease, step)
+    await bench.fails(account, wait_s, not_before_ms)
 
 
 async def test_all_but_those_that_were_told_to_wait_are_tried_soon(bench: Bench) -> None:

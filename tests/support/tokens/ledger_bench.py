@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidewarden.queue import Taken
-from tidewarden.tokens.accounts.account_record import AccountRow
+from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles, Step
 from tidewarden.tokens.accounts.account_store import AccountStore
 
 QUEUE = "_tokens:p:c0"
@@ -45,7 +45,9 @@ class Bench:
 
     async def take(self, account: str, holder: str = "n0.1") -> Taken:
         """
-        Lease the account's task by the frozen clock, as the queue's take does; "": whose turn it is.
+        Lease the account's task by the frozen clock, as the queue's take does.
+
+        "": that of the account whose turn it is.
         """
         self.queues.catalog.holder = holder
         shard = self.queues.catalog.shard_of(QUEUE, account) if account else 0
@@ -56,6 +58,14 @@ class Bench:
         assert found, f"{account} is not to be had"
         name, lease, payload, attempt, deadline_ms, end_ms, _ = found[0]
         return Taken(QUEUE, name.decode(), lease, payload, attempt, deadline_ms, end_ms)
+
+    async def fails(self, account: str, wait_s: float, not_before_ms: int = 0) -> None:
+        """It is taken and asked for, fails, and is tried again after so long."""
+        task = await self.take(account)
+        await self.ledger.intend(QUEUE, account, task.lease, LEASE_MS)
+        troubles = RefreshTroubles(tries=1, outcome="unavailable", not_before_ms=not_before_ms)
+        step = Step("retry", wait_s, troubles)
+        assert await self.ledger.failed(QUEUE, account, task.lease, step)
 
     async def stored(self, row: AccountRow) -> str:
         """What becomes of an answer to the request with the generation before."""
