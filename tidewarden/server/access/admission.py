@@ -39,6 +39,9 @@ ACCEPT_S = 0.000_15  # what it costs to take a peer in and to forget it
 READ_S = 0.000_02  # what a read costs beside what is made of it, the loop's and the kernel's part
 LOGIN_COST_S = 0.003  # what it costs at most to come in, a TLS handshake too
 HOLD_EVERY_S = 0.01
+# the most that one turn charges to a peer's own budget: no request takes more, so what does was
+# a collection of garbage, for which one peer would not be read for up to half a minute
+TURN_S = 0.01
 READ_AGAIN_S = 0.000_1  # the least that is thought to become of reading somebody again
 
 
@@ -103,7 +106,7 @@ class UnauthenticatedPeer:
         self.spent_s += cost_s
         admission = self._admission
         now = admission.clock.monotonic()
-        self._budget.spend(cost_s, now)
+        self._budget.spend(min(cost_s, TURN_S), now)
         admission.budget.spend(cost_s, now)
         least_s = -KEPT_S if self.is_logging_in(now) else KEPT_S
         if self._budget.left_s(now) < 0 or admission.budget.left_s(now) < least_s:

@@ -19,6 +19,7 @@ from tidewarden.server.access.admission import (
     GRACE_S,
     KEPT_S,
     SHARE_EACH,
+    TURN_S,
     AdmissionControl,
     UnauthenticatedPeer,
 )
@@ -124,7 +125,16 @@ async def spend(
     return scene.used_s - before
 
 
-@pytest.mark.parametrize("cost_s", [0.000_05, 0.001, 0.02])
+async def test_nobody_waits_long_for_a_collection_of_garbage_in_his_turn(scene: Scene) -> None:
+    unauthenticated, transport = scene.come()
+    scene.work(unauthenticated, 0.1)
+    assert not transport.reads
+    for _ in range(15):
+        await scene.clock.advance(0.1)
+    assert transport.reads
+
+
+@pytest.mark.parametrize("cost_s", [0.000_05, 0.001, TURN_S])
 async def test_one_is_read_as_its_budget_allows(scene: Scene, cost_s: float) -> None:
     used_s = await spend(scene, [scene.come()], 20.0, cost_s)
     assert used_s <= 20.0 * SHARE_EACH + BURST_EACH_S + cost_s
