@@ -24,6 +24,7 @@ app.command("peek")(task.peek)
 app.command("kick")(task.kick)
 app.command("delete")(task.delete)
 app.command("purge")(task.purge)
+app.command("drop")(task.drop)
 app.command("release-all")(task.release_all)
 app.command("move")(task.move)
 
@@ -179,6 +180,22 @@ def unlink(
     """
     with connected(url, data_dir) as node:
         print_number("unlinked", node.call("Q.UNLINK", topic, queue), as_json)
+
+
+@app.command("drop-topic")
+def drop_topic(
+    topic: Topic,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Drop a topic; its queues stay. Prints how many were linked to it.
+
+    Example: tidewarden queue drop-topic orders
+    """
+    with connected(url, data_dir) as node:
+        print_number("unlinked", node.call("Q.DROPTOPIC", topic), as_json)
 
 
 def _done(answer: Any, as_json: bool) -> None:

@@ -206,6 +206,7 @@ class Queue:
     settings = blocking(AsyncQueue.settings)
     configure = blocking(AsyncQueue.configure)
     purge = blocking(AsyncQueue.purge)
+    drop = blocking(AsyncQueue.drop)
     release_all = blocking(AsyncQueue.release_all)
     move = blocking(AsyncQueue.move)
     check = blocking(AsyncQueue.check)
@@ -290,6 +291,7 @@ class Client:
     topics = blocking(AsyncClient.topics)
     link = blocking(AsyncClient.link)
     unlink = blocking(AsyncClient.unlink)
+    drop_topic = blocking(AsyncClient.drop_topic)
     status = blocking(AsyncClient.status)
     execute = blocking(AsyncClient.execute)
 

@@ -306,6 +306,12 @@ class AsyncClient:
         """End a subscription; whether there was one. Raises: NotFound: there is no such topic."""
         return bool(await self.execute("Q.UNLINK", topic, queue, again=True))
 
+    async def drop_topic(self, topic: str) -> int:
+        """
+        Drop a topic, whose queues stay; returns how many subscribed to it. Raises: NotFound.
+        """
+        return int(await self.execute("Q.DROPTOPIC", topic))
+
     async def status(self) -> dict[str, Any]:
         """
         Return the node's view of the cluster: ``node``, ``role``, ``leader``, ``epoch`` and more.

@@ -401,6 +401,16 @@ class AsyncQueue:
         """Remove every task, or those in one state, and return how many."""
         return int(only(await self._run("Q.PURGE", self.name, *words(state=state)))[0])
 
+    async def drop(self, *, force: bool = False) -> int:
+        """
+        Drop the queue and return how many tasks went with it; ``force``: it need not be empty.
+
+        Not repeated after a broken connection. Raises: NotFound: there is no such queue, or it was
+        dropped already; BadArg: it holds tasks, is linked to a topic, or has schedules.
+        """
+        options = ("FORCE",) if force else ()
+        return int(only(await self._run("Q.DROP", self.name, *options, again=False))[0])
+
     async def release_all(self) -> int:
         """Release every leased task, whichever client holds it, and return how many."""
         return int(only(await self._run("Q.RELEASEALL", self.name))[0])

@@ -264,13 +264,13 @@ class QueueAdmin:
 
     async def configure(self, queue: str, values: dict[str, Any]) -> dict[str, Any]:
         """
-        Change settings of a queue, which is made when it is new; the settings now.
+        Change settings of a queue, which is made when it is new or was dropped; the settings now.
 
         Raises: BadArg: an unknown name, a value that is not allowed, or ``shards``, ``strategy`` or
         ``order`` of a queue that holds tasks, or a durability that cannot be had here; Stale:
         somebody else changed them at the same time; NoQuorum.
         """
-        await self._catalog.open(check_name(queue))
+        await self._catalog.open(check_name(queue), again=True)
         raw, old = await self._catalog.stored(
             queue
         )  # another node may have changed it a moment ago
@@ -322,7 +322,9 @@ class QueueAdmin:
         stats = await self.stats(queue)
         if stats["total"] or (stats["schedules"] and not same):
             raise refused
-        closed = await close(self._catalog.shards[queue], new.layout, same=same)
+        closed = await close(
+            self._catalog.shards[queue], new.layout, "same_layout" if same else "layout"
+        )
         # something was put meanwhile
         if not (closed and await set_order(self._catalog.shards_with(queue, new), new.order)):
             await self._catalog.keep_layout(queue, raw, old, new.layout)

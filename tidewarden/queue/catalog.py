@@ -29,7 +29,7 @@ from .partitioning import (
     shard_for,
     shard_of,
 )
-from .settings import QueueSettings, settings_from, settings_of_new
+from .settings import QueueSettings, dropped_from, settings_from, settings_of_new
 from .shards.lease_clock import LeaseClock
 from .shards.resharding import Resharded
 from .shards.shard import Shard
@@ -45,6 +45,19 @@ REREAD_S = 0.5  # after the store did not answer
 
 def _nobody(*_: object) -> None:
     """Ignore the call, where no part listens."""
+
+
+def _dropped_error(queue: str) -> NotFound:
+    return NotFound(
+        f"the queue {queue} was dropped; Q.CONFIG {queue} SET with any setting makes it again"
+    )
+
+
+class _Known(dict[str, list[Shard]]):
+    """Holds shards by their queues; one that was dropped while somebody used it is told."""
+
+    def __missing__(self, queue: str) -> list[Shard]:
+        raise _dropped_error(queue)
 
 
 class Catalog:
@@ -78,13 +91,14 @@ class Catalog:
         self.group = ShardGroup(link, scripts, self._holder, self.background)
         self.names_key = f"{{{self.cluster}}}:queues"
         self._topics_key = f"{{{self.cluster}}}:topics"
+        self._dropped_key = f"{{{self.cluster}}}:dropped"
         self._queues_max = config.limits.queues_max
         self.user_limits = UserLimits(config)
         self.durability = durability or Durability(config.store, "", clock, None, embedded=True)
         self._clock = clock
         self._view_keys = (f"{{{self.cluster}}}:view",) if views else ()
         self.settings: dict[str, QueueSettings] = {}
-        self.shards: dict[str, list[Shard]] = {}
+        self.shards: dict[str, list[Shard]] = _Known()
         # of users' queues with one shard, by the name as it comes
         self.plain: dict[bytes, Shard] = {}
         self.topics: dict[str, tuple[str, ...]] = {}
@@ -105,17 +119,27 @@ class Catalog:
         return settings_of_new(queue, self._system_queues, self.durability.of_new_queues)
 
     async def _make(
-        self, queue: str, settings: QueueSettings, queues_max: int = 0
+        self, queue: str, settings: QueueSettings, queues_max: int = 0, *, dropped: bytes = b""
     ) -> tuple[bytes, bytes]:
         """
         Return what a name stands for, as of ``queue.create_queue``; with 0 it is made in any case.
 
+        ``dropped``: what is stored of a dropped queue, which the new one takes the place of.
+
         Raises: StoreDown; Full: the store's memory, there are ``queues_max`` queues, or the user
-        who acts has made its share of them.
+        who acts has made its share of them; NotFound: a queue of this name was dropped.
         """
         what, raw = await self.run_on_names(
-            "queue.create_queue", queue, msgspec.json.encode(settings), queues_max, *self.maker
+            "queue.create_queue",
+            queue,
+            msgspec.json.encode(settings),
+            queues_max,
+            *self.maker,
+            dropped,
         )
+        if what == b"dropped":
+            self.lose(queue)
+            raise _dropped_error(queue)
         if what == b"full":
             found = (
                 f"there is no queue {queue}, and the cluster has {int(raw):,} already, of at most"
@@ -133,20 +157,32 @@ class Catalog:
         if queue not in self.shards:
             await self._make(queue, self._settings_of_new(queue), self._queues_max)
 
-    async def open(self, queue: str, new: QueueSettings | None = None) -> list[Shard]:
+    async def open(
+        self, queue: str, new: QueueSettings | None = None, *, again: bool = False
+    ) -> list[Shard]:
         """
         Return a queue's shards; a new queue is made, with ``new`` or the default settings.
 
-        The system's are made however many there are.
+        The system's are made however many there are. ``again``: so is one that was dropped.
 
         Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full: the store's
-        memory, or the number of queues.
+        memory, or the number of queues; NotFound: it was dropped; Stale: what it held is still
+        being removed.
         """
         shards = self.shards.get(queue)
         if shards is None:
             made_with = new or self._settings_of_new(queue)
             most = 0 if queue.startswith("_") else self._queues_max
-            what, raw = await self._make(queue, made_with, most)
+            dropped = await self._link.call("HGET", self._dropped_key, queue) if again else None
+            if dropped:
+                note = dropped_from(queue, dropped)
+                if not note.cleared:
+                    raise Stale(
+                        f"the queue {queue} was dropped, and what it held is still being removed;"
+                        " repeat this in a moment"
+                    )
+                made_with = msgspec.structs.replace(made_with, layout=note.layout + 1)
+            what, raw = await self._make(queue, made_with, most, dropped=dropped or b"")
             if what == b"topic":
                 links = self.topics[queue] = tuple(raw.decode("utf-8", "replace").split())
                 to = "see Q.LIST TOPICS for its queues" if links else "it has no queues"
@@ -251,6 +287,25 @@ class Catalog:
             shard.gate.system = system
         return shards
 
+    def lose(self, queue: str) -> None:
+        """Forget a queue that was dropped: takes that wait in it end, and are told."""
+        self.settings.pop(queue, None)
+        self.partitioners.pop(queue, None)
+        self.plain.clear()
+        for shard in self.shards.pop(queue, ()):
+            shard.retire(_dropped_error(queue))
+
+    async def refuse_dropped(self, queue: str) -> None:
+        """Raise NotFound if a queue of this name was dropped within a day. Raises: StoreDown."""
+        if await self._link.call("HEXISTS", self._dropped_key, queue):
+            self.lose(queue)
+            raise _dropped_error(queue)
+
+    async def all_dropped(self) -> dict[str, bytes]:
+        """Read what is stored of each dropped queue, as JSON. Raises: StoreDown."""
+        raw = await self._link.call("HGETALL", self._dropped_key)
+        return {_text(name): note for name, note in zip(raw[::2], raw[1::2], strict=True)}
+
     def _resharded(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
         """Read the settings anew, as a shard knows of a newer cut; then say where an id lies."""
         queue = shard.queue
@@ -347,7 +402,7 @@ class Catalog:
                     await self.settle(queue)
         for queue in list(self.settings):
             if queue.encode() not in stored:
-                with contextlib.suppress(NotFound):  # a topic has its name now
+                with contextlib.suppress(NotFound):  # it was dropped, or a topic has its name now
                     await self._again(queue)
 
     async def _again(self, queue: str) -> bytes:
@@ -356,7 +411,7 @@ class Catalog:
 
         It is made as this node knows it.
 
-        Raises: NotFound: the name is a topic's now; StoreDown.
+        Raises: NotFound: it was dropped, or the name is a topic's now; StoreDown.
         """
         what, raw = await self._make(queue, self.settings[queue])
         if what == b"topic":
@@ -394,6 +449,8 @@ class Catalog:
                 self._outdated.discard(queue)
                 try:
                     await self._read_anew(queue)
+                except NotFound:
+                    return  # it was dropped
                 except (StoreDown, Stale, Internal) as error:
                     log.warning(
                         "the settings of %s could not be read anew, which is tried again: %s",
@@ -410,6 +467,9 @@ class Catalog:
         links = None if raw is not None else await self.stored_links(queue)
         if links is not None:
             self.topics[queue] = links
+        elif raw is None:
+            self.topics.pop(queue, None)
+            await self.refuse_dropped(queue)
         if raw is not None:
             settings = settings_from(queue, raw)
             for shard in self.build(queue, settings):
@@ -421,7 +481,7 @@ class Catalog:
         """
         Return the shard in this one's place since its queue was cut anew; None: there is none.
         """
-        shards = self.shards[shard.queue]
+        shards = self.shards.get(shard.queue, [])
         return shards[shard.index] if shard.index < len(shards) else None
 
     def shard_of(self, queue: str, task_id: str) -> int:

@@ -174,9 +174,11 @@ class Consumer:
 
     def give_back(self, session: Session, tasks: Sequence[Taken]) -> None:
         """Hand back tasks that no consumer has received; no attempt is counted."""
+        shards = self._catalog.shards
         for task in tasks:
             session.drop(task.queue, task.id, task.lease)
-        give_back(tasks, [shard_for(self._catalog.shards[task.queue], task.id) for task in tasks])
+        there = [task for task in tasks if task.queue in shards]  # not dropped meanwhile
+        give_back(there, [shard_for(shards[task.queue], task.id) for task in there])
 
     def ack(
         self, session: Session, queue: str, pairs: Iterable[tuple[str, int]], result: bytes = b""

@@ -17,6 +17,7 @@ from .bulk import Bulk
 from .catalog import Catalog
 from .consistency import Consistency
 from .consumer import Consumer
+from .dropped_queues import DroppedQueues
 from .fast_path import FastPath
 from .locks import Locks
 from .near_reads import NearReads
@@ -75,6 +76,7 @@ class Queues:
         self.topics = Topics(self.catalog, limits.queues_max)
         self.admin = QueueAdmin(self.catalog, self.scripts, link, limits.payload_bytes, self.near)
         self.bulk = Bulk(self.catalog)
+        self.dropped = DroppedQueues(self.catalog, link, self.bulk)
         self.consistency = Consistency(self.catalog)
         self.results = Results(self.catalog, limits)
         self.producer = Producer(self.catalog, clock, limits.payload_bytes)
@@ -88,7 +90,9 @@ class Queues:
         )
         self.unbound = UnboundSessions(self.sessions, background)
         self.hold_limit = HoldLimit(
-            lambda queue, task_id: shard_for(self.catalog.shards[queue], task_id)
+            lambda queue, task_id: (
+                shard_for(shards, task_id) if (shards := self.catalog.shards.get(queue)) else None
+            )
         )
         self.consumer = Consumer(
             self.catalog, self.sessions, self.hold_limit, TakesUnderWay(self.drain), limits

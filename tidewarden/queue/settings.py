@@ -137,6 +137,26 @@ def settings_from(queue: str, raw: bytes) -> QueueSettings:
         ) from None
 
 
+class Dropped(msgspec.Struct, frozen=True):
+    """Is what `{cluster}:dropped` has of a queue that was dropped, as JSON."""
+
+    layout: int
+    """The shards are closed to everybody who does not know it."""
+    shards: int
+    at_ms: int
+    """When it was dropped, by the store's clock."""
+    cleared: bool = False
+    """Whether nothing of what it held is left."""
+
+
+def dropped_from(queue: str, raw: bytes) -> Dropped:
+    """Read what is stored of a dropped queue. Raises: Internal: it cannot be read."""
+    try:
+        return msgspec.json.decode(raw, type=Dropped)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Internal(f"what is stored of {queue}, which was dropped, cannot be read ({error})") from None
+
+
 def settings_of_new(
     queue: str,
     system_queues: Mapping[str, QueueSettings],

@@ -79,6 +79,14 @@ async def test_topics_are_linked(door: HttpDoor) -> None:
     status, found = await door.call("GET", "/v1/queues/news")
     assert (status, found["message"]) == (404, "news is a topic, and no queue: see /v1/topics")
     assert await door.good("DELETE", path + "mail") == {"unlinked": True}
+    assert await door.good("DELETE", "/v1/topics/news") == {"unlinked": 1}
+    assert await door.good("GET", "/v1/topics") == {"topics": []}
+    assert (await door.call("DELETE", Q))[0] == 400, "it holds a task"
+    assert await door.good("DELETE", f"{Q}?force=true") == {"dropped": 1}
+    status, found = await door.call("GET", Q)
+    assert (status, found["error"]) == (404, "NOTFOUND")
+    await door.good("PATCH", Q, {"lease_ms": 5})
+    assert (await door.good("GET", f"{Q}/stats"))["total"] == 0
     assert (await door.call("GET", "/v1/topics/none"))[0] == 404
 
 

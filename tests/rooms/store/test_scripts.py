@@ -36,6 +36,8 @@ VERBS = [
     "configure",
     "create_queue",
     "delete",
+    "drop_queue",
+    "drop_topic",
     "end",
     "job_numbers",
     "kick",
@@ -47,6 +49,7 @@ VERBS = [
     "lock_acquire",
     "lock_release",
     "lock_renew",
+    "note_dropped",
     "pause",
     "peek",
     "purge",
@@ -74,6 +77,7 @@ VERBS = [
     "unwait",
     "update",
     "wait",
+    "wipe",
 ]
 
 

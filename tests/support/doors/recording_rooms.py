@@ -52,6 +52,7 @@ class RecordingQueues:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.dropped = self
         self.consumer = self.admin = self.bulk = self.catalog = self.consistency = self.topics = (
             self
         )
@@ -234,6 +235,14 @@ class RecordingQueues:
     async def purge(self, queue: str, state: str) -> int:
         self.calls.append(("purge", queue, state))
         return 4
+
+    async def drop(self, queue: str, *, force: bool = False) -> int:
+        self.calls.append(("drop", queue, force))
+        return 7
+
+    async def drop_topic(self, topic: str) -> int:
+        self.calls.append(("drop_topic", topic))
+        return 2
 
     async def release_all(self, queue: str) -> int:
         self.calls.append(("release_all", queue))

@@ -100,6 +100,9 @@ Q.CONFIG r SET order edf shards 3 dedup_ms 5
 Q.PURGE q
 Q.PURGE q STATE buried
 Q.RELEASEALL q
+Q.DROP r
+Q.DROP s FORCE
+Q.DROPTOPIC t
 Q.MOVE q COUNT 5 TO r REASON x
 Q.MOVE q ALL TO r AGE 0
 Q.CHECK q

@@ -27,11 +27,10 @@ if has(links, queue) == on then return { 0, links } end
 for _ in string.gmatch(links, '%S+') do
   total = total + 1
 end
-local maker = 'topics ' .. ARGV[8]
 if on and not stored then
   local most, there = int(7, 'topics', 0, 1000000), redis.call('HLEN', key('topics'))
   if there >= most then return { 'FULL', '' } end
-  local mine = tonumber(redis.call('HGET', key('makers'), maker) or 0) or 0
+  local mine = tonumber(redis.call('HGET', key('makers'), 'topics ' .. ARGV[8]) or 0) or 0
   check_share(
     ARGV[8], 'topics', 'limits.queues_max', mine, there, most, int(9, 'share', 1, 1000)
   )
@@ -44,6 +43,6 @@ else
 end
 redis.call('HDEL', key('topics'), '') -- a removal first: a full store lets the script go on
 redis.call('HSET', key('topics'), topic, links)
-if on and not stored and ARGV[8] ~= '' then redis.call('HINCRBY', key('makers'), maker, 1) end
+if on and not stored then made('topic', topic, ARGV[8]) end
 redis.call('PUBLISH', key('queues'), topic)
 return { 1, links }

@@ -95,6 +95,8 @@ class Sessions:
         while held:
             ends = {}
             for (queue, task_id), (lease, end_ms, _) in held.items():
+                if queue not in self._catalog.shards:
+                    continue  # it was dropped, with what it held
                 shard = shard_for(self._catalog.shards[queue], task_id)
                 ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
             for shard in {shard for *_, shard in ends.values()}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tidewarden.queue.settings import QueueSettings
 from tidewarden.store.connection import Arg
@@ -57,18 +57,19 @@ async def set_order(shards: Sequence[Shard], order: str, *, final: bool = False)
     return NOT_EMPTY not in replies
 
 
-async def close(shards: Sequence[Shard], layout: int, *, same: bool) -> bool:
+async def close(
+    shards: Sequence[Shard], layout: int, how: Literal["layout", "same_layout", "last_layout"]
+) -> bool:
     """
     Close shards to every node that does not know ``layout``.
 
-    Returns whether all of them are empty, as they have to be.
-
-    ``same``: the queue keeps the number of its shards, so they may have schedules. Raises: as
+    Returns whether that was done in all of them. For a ``layout`` they have to be empty and without
+    schedules; ``same_layout``: the queue keeps the number of its shards, so they may have
+    schedules; ``last_layout``: it is dropped, with the tasks that they hold. Raises: as
     :func:`write`.
     """
-    name = "same_layout" if same else "layout"
     replies = await asyncio.gather(
-        *(shard.run("queue.configure", (name, layout)) for shard in shards)
+        *(shard.run("queue.configure", (how, layout)) for shard in shards)
     )
     return NOT_EMPTY not in replies
 

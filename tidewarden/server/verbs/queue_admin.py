@@ -87,6 +87,7 @@ MOVE = Options(
         **BURIED,
     },
 )
+DROP = Options("Q.DROP", {"FORCE": Option("force", None)})
 STATS = Options("Q.STATS", {"SHARDS": Option("by_shard", None), "MAXSTALE": MAX_STALE})
 LIST = Options("Q.LIST", {"TOPICS": Option("topics", None)})
 CHECK = Options("Q.CHECK", {"REPAIR": Option("repair", None)})
@@ -184,6 +185,17 @@ def purge(connection: Connection, request: Request) -> Pending:
         connection.server.queues.bulk.purge(queue, PURGE.parse(request, 2).get("state", "")),
         integer,
     )
+
+
+def drop(connection: Connection, request: Request) -> Pending:
+    """Q.DROP."""
+    queue, fields = queue_name(request[1]), DROP.parse(request, 2)
+    return Pending(connection.server.queues.dropped.drop(queue, **fields), integer)
+
+
+def drop_topic(connection: Connection, request: Request) -> Pending:
+    """Q.DROPTOPIC."""
+    return Pending(connection.server.queues.dropped.drop_topic(queue_name(request[1])), integer)
 
 
 def release_all(connection: Connection, request: Request) -> Pending:
@@ -415,6 +427,8 @@ COMMANDS = (
     Command(
         "Q.PURGE", purge, 2, 4, on(ADMIN, 1), "queue [STATE s]", group="queue", audited=whole()
     ),
+    Command("Q.DROP", drop, 2, 3, on(ADMIN, 1), "queue [FORCE]", group="queue", audited=whole()),
+    Command("Q.DROPTOPIC", drop_topic, 2, 2, on(ADMIN, 1), "topic", group="queue", audited=whole()),
     Command(
         "Q.RELEASEALL", release_all, 2, 2, on(ADMIN, 1), "queue", group="queue", audited=whole()
     ),

@@ -43,6 +43,8 @@ Q.PAUSE q                                       | admin:q
 Q.RESUME q                                      | admin:q
 Q.PURGE q                                       | admin:q
 Q.RELEASEALL q                                  | admin:q
+Q.DROP q FORCE                                  | admin:q
+Q.DROPTOPIC topic                               | admin:topic
 Q.MOVE q COUNT 1 TO r                           | admin:q
 Q.MOVE q REASON TO TO r ALL                     | admin:q
 Q.LINK topic q                                  | admin:topic

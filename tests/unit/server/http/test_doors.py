@@ -375,6 +375,8 @@ ROUTES = {
             "buried/move",
         )
     },
+    "DELETE /v1/queues/{queue}": "admin",
+    "DELETE /v1/topics/{topic}": "admin",
     "POST /v1/check": "admin",
     "GET /v1/queues/{queue}/buried": "take admin",
     "GET /v1/topics": "",

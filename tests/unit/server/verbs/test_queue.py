@@ -72,6 +72,9 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.PURGE mail", ("purge", "mail", "")),
         ("Q.PURGE mail STATE Buried", ("purge", "mail", "buried")),
         ("Q.RELEASEALL mail", ("release_all", "mail")),
+        ("Q.DROP mail", ("drop", "mail", False)),
+        ("Q.DROP mail force", ("drop", "mail", True)),
+        ("Q.DROPTOPIC events", ("drop_topic", "events")),
         ("Q.MOVE dead COUNT 5 TO mail", ("move", "dead", "mail", 5)),
         (
             "Q.CONFIG mail SET shards 4 order edf",
@@ -111,6 +114,7 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
         ("Q.CONFIG mail SET shards 5 shards 6", "shards is given twice"),
         ("Q.LINK mail", "Q.LINK has 1 arguments here; its form is: Q.LINK topic queue"),
         ("Q.LIST QUEUES", "Q.LIST has no option 'QUEUES'. It knows TOPICS"),
+        ("Q.DROP mail ALL", "Q.DROP has no option 'ALL'. It knows FORCE"),
         ("Q.STATS mail ALL", "Q.STATS has no option 'ALL'. It knows SHARDS"),
         ("Q.MOVE dead COUNT 5 COUNT 6", "COUNT is given beside its rival or twice"),
         (
@@ -132,7 +136,7 @@ async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str)
     ["Q.PUT _x a", "Q.TAKE FROM a _x", "Q.ACK _x a 1", "Q.DELETE _x a FORCE", "Q.PEEK _x a", "Q.STATS _x", "Q.CONFIG _x",
      "Q.PAUSE _x", "Q.KICK _x ID a", "Q.WAIT _x a 5",
      "Q.PURGE _x", "Q.RELEASEALL _x", "Q.MOVE _x COUNT 1 TO a", "Q.MOVE a COUNT 1 TO _x",
-     "Q.LINK _x a", "Q.LINK a _x", "Q.UNLINK _x a"],
+     "Q.DROP _x", "Q.DROPTOPIC _x", "Q.LINK _x a", "Q.LINK a _x", "Q.UNLINK _x a"],
 )  # fmt: skip
 async def test_the_systems_queues_are_denied(request_: str) -> None:
     async with doubles.Door() as door:

@@ -19,3 +19,19 @@ local function check_share(user, what, setting, mine, there, most, share)
       .. ': the rest is for others (limits.user_share)'
   )
 end
+
+-- Of `makers` (hash): `queues <user>` and `topics <user>`, how many there are of his; and who made
+-- which, `queue <name>` and `topic <name>`.
+local function made(what, name, user)
+  if user == '' then return end
+  redis.call('HINCRBY', key('makers'), what .. 's ' .. user, 1)
+  redis.call('HSET', key('makers'), what .. ' ' .. name, user)
+end
+local function unmade(what, name)
+  local user = redis.call('HGET', key('makers'), what .. ' ' .. name)
+  if not user then return end
+  redis.call('HDEL', key('makers'), what .. ' ' .. name)
+  if redis.call('HINCRBY', key('makers'), what .. 's ' .. user, -1) <= 0 then
+    redis.call('HDEL', key('makers'), what .. 's ' .. user)
+  end
+end

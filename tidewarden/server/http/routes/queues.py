@@ -99,6 +99,18 @@ class Purged(msgspec.Struct):
     purged: int
 
 
+class DropOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Says whether a queue goes with its tasks and its links, which ``force`` asks for."""
+
+    force: bool = False
+
+
+class Dropped(msgspec.Struct):
+    """Says how many tasks went with the queue."""
+
+    dropped: int
+
+
 class Released(msgspec.Struct):
     """Says how many leases were ended."""
 
@@ -194,6 +206,11 @@ class QueueRoutes:
         state = "" if asked.state is UNSET else asked.state
         return respond(Purged(await whole(self._queues.bulk.purge(queue, state))))
 
+    async def drop(self, request: web.Request) -> web.Response:
+        """Drop a queue, which has to be empty, or goes with its tasks."""
+        queue, asked = queue_in_path(request), parameters_of(request, DropOptions)
+        return respond(Dropped(await whole(self._queues.dropped.drop(queue, force=asked.force))))
+
     async def release_all(self, request: web.Request) -> web.Response:
         """End every lease as a release, whoever holds it."""
         queue, _ = queue_in_path(request), await body_of(request, NoOptions)
@@ -264,6 +281,15 @@ ROUTES = (
         answer=Settings,
         errors=(BadArg, Stale, *STORE),
         arguments=_changes,
+    ),
+    Route(
+        "DELETE",
+        QUEUE,
+        "Q.DROP",
+        QueueRoutes.drop,
+        query=DropOptions,
+        answer=Dropped,
+        errors=(BadArg, NotFound, Stale, *STORE),
     ),
     Route(
         "POST",

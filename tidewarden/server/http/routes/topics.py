@@ -39,6 +39,12 @@ class Unlinked(msgspec.Struct):
     unlinked: bool
 
 
+class TopicDropped(msgspec.Struct):
+    """Says how many queues were linked to the topic."""
+
+    unlinked: int
+
+
 class TopicRoutes:
     """Answers ``/v1/topics``. A ``/`` in a name is ``%2F`` in the path."""
 
@@ -63,6 +69,12 @@ class TopicRoutes:
     async def _seen(self, request: web.Request) -> list[Topic]:
         found = await seen_topics(self._queues, self._rights(request))
         return [Topic(name, queues) for name, queues in sorted(found.items())]
+
+    async def drop(self, request: web.Request) -> web.Response:
+        """Drop a topic; its queues stay, with what they hold."""
+        topic = queue_in_path(request, "topic")
+        parameters_of(request, NoOptions)
+        return respond(TopicDropped(await whole(self._queues.dropped.drop_topic(topic))))
 
     async def link(self, request: web.Request) -> web.Response:
         """Link a queue to a topic, each of which is made if it is new."""
@@ -91,6 +103,10 @@ ROUTES = (
     ),
     Route(
         "GET", TOPIC, "Q.STATS", TopicRoutes.get, query=NoOptions, answer=Topic,
+        errors=(BadArg, NotFound, StoreDown),
+    ),
+    Route(
+        "DELETE", TOPIC, "Q.DROPTOPIC", TopicRoutes.drop, query=NoOptions, answer=TopicDropped,
         errors=(BadArg, NotFound, StoreDown),
     ),
     Route(

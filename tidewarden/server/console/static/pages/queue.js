@@ -77,17 +77,18 @@ function health(stats) {
 
 function buttons(queue, stats, again) {
   if (!actions.mayAdmin(queue)) return null;
-  const button = (text, work, danger) => h("button", {
+  const button = (text, work, danger, then = again) => h("button", {
     type: "button",
     class: danger ? "danger" : null,
-    on: { click: async () => (await work()) && again() },
+    on: { click: async () => (await work()) && then() },
   }, text);
   return h("div", { class: "actions", role: "group", "aria-label": "What can be done" },
     stats.paused_until_ms ? button("Resume", () => actions.resume(queue))
       : button("Pause …", () => actions.pause(queue)),
     stats.buried ? button("Kick buried …", () => actions.kickMany(queue)) : null,
     stats.buried ? button("Move buried …", () => actions.moveMany(queue)) : null,
-    button("Purge …", () => actions.purge(queue, stats), true));
+    button("Purge …", () => actions.purge(queue, stats), true),
+    button("Drop …", () => actions.drop(queue, stats), true, () => go(["queues"])));
 }
 
 function taskSection(queue, stats, tasks, shown, after, again) {

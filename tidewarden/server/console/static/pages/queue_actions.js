@@ -74,6 +74,20 @@ export async function purge(queue, counts) {
     (told) => `Removed: ${number(told.purged)}.`);
 }
 
+/** Drops the queue; its name must be typed. */
+export async function drop(queue, counts) {
+  const answer = await ask({
+    title: "Drop the queue?",
+    text: [code(queue), ` goes with its ${counted(counts.total ?? 0, "task")}, which cannot be had`,
+      " back. Whoever uses its name is told so; Q.CONFIG makes it again."],
+    verb: "Drop it",
+    danger: true,
+    typed: queue,
+  });
+  return Boolean(answer) && act(() => remove(path`/v1/queues/${queue}` + query({ force: true })),
+    (told) => `${queue} is dropped, with ${counted(told.dropped, "task")}.`);
+}
+
 /** Makes buried tasks ready. */
 export async function kickMany(queue) {
   const answer = await ask({

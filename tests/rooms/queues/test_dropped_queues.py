@@ -1,0 +1,265 @@
+"""Queues and topics end, and nobody who comes late brings one back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from support.inspect import link_of
+
+from tidewarden.errors import BadArg, Full, NotFound, Stale
+from tidewarden.queue import TaskSpec, dropped_queues
+from tidewarden.queue.settings import Dropped
+from tidewarden.queue.shards.shard_settings import close
+from tidewarden.user_limits import ACTING
+
+DROPPED = "the queue q was dropped"
+
+
+async def filled(node: Any, shards: int = 2) -> tuple[Any, Any, Any]:
+    """A node whose queue has a task in each state, one that is leased, and its session."""
+    n0 = await node("n0")
+    queues = n0.queues
+    await queues.admin.configure("q", {"shards": shards, "lane_limit": 1})
+    for name in ("leased", "buried"):
+        await queues.put("q", TaskSpec(id=name))
+        (task,) = await queues.take(queues.open_session(), ["q"], task_id=name)
+        if name == "buried":
+            await queues.bury(queues.open_session(), "q", name, task.lease)
+        else:
+            leased = task
+    await queues.put("q", TaskSpec(id="ready"))
+    await queues.put("q", TaskSpec(id="delayed", delay_ms=600_000))
+    for name in ("a", "b"):
+        await queues.put("q", TaskSpec(id=f"{name}", lane="x"))
+    return n0, queues, leased
+
+
+async def keys_of(queues: Any) -> list[str]:
+    """The keys of the queue's shards, those that end by themselves aside."""
+    link = link_of(queues)
+    found = [key.decode() for key in await link.call("KEYS", "{tw:q:*")]
+    return sorted([key for key in found if await link.call("PTTL", key) < 0])
+
+
+async def test_a_queue_goes_with_what_it_holds(node: Any) -> None:
+    _, queues, _ = await filled(node)
+    assert await queues.dropped.drop("q", force=True) == 6
+    assert await keys_of(queues) == []
+    assert await queues.catalog.names() == []
+    with pytest.raises(NotFound, match="there is no queue q"):
+        await queues.admin.stats("q")
+    for again in (queues.dropped.drop("q"), queues.put("q", TaskSpec(id="new"))):
+        with pytest.raises(NotFound, match=DROPPED):
+            await again
+    with pytest.raises(NotFound, match=DROPPED):
+        await queues.take(queues.open_session(), ["q"])
+    assert await queues.catalog.names() == []
+
+
+async def test_one_that_is_made_again_is_new(node: Any) -> None:
+    _, queues, leased = await filled(node)
+    await queues.admin.configure("q", {"capacity": 50})
+    await queues.dropped.drop("q", force=True)
+    shown = await queues.admin.configure("q", {"lease_ms": 700})
+    assert (shown["shards"], shown["capacity"], shown["lease_ms"]) == (1, 0, 700)
+    assert (await queues.admin.stats("q"))["total"] == 0
+    await queues.put("q", TaskSpec(id="leased"))
+    (task,) = await queues.take(queues.open_session(), ["q"])
+    assert task.lease != leased.lease
+    assert await queues.ack(queues.open_session(), "q", [("leased", leased.lease)]) == [0]
+    assert await keys_of(queues), "its record does not end with the dropped one's"
+    assert await link_of(queues).call("PTTL", "{tw:q:0}:shard") == -1
+
+
+async def test_without_force_it_has_to_be_empty_and_goes_on(node: Any) -> None:
+    n0 = await node()
+    queues = n0.queues
+    await queues.put("q", TaskSpec(id="a"))
+    with pytest.raises(BadArg, match="q holds tasks or has schedules; FORCE drops it with its"):
+        await queues.dropped.drop("q")
+    (task,) = await queues.take(queues.open_session(), ["q"])
+    assert await queues.ack(queues.open_session(), "q", [("a", task.lease)]) == [1]
+    assert await queues.dropped.drop("q") == 0
+
+
+async def test_what_is_none_and_what_is_the_systems_is_refused(node: Any) -> None:
+    queues = (await node()).queues
+    with pytest.raises(NotFound, match="there is no queue none"):
+        await queues.dropped.drop("none")
+    with pytest.raises(BadArg, match="the system's"):
+        await queues.dropped.drop("_locks")
+    await queues.topics.link("news", "mail")
+    with pytest.raises(BadArg, match="news is a topic, which Q.DROPTOPIC drops"):
+        await queues.dropped.drop("news")
+    with pytest.raises(NotFound, match="there is no topic mail"):
+        await queues.dropped.drop_topic("mail")
+
+
+async def test_a_linked_queue_leaves_its_topics_by_force_alone(node: Any) -> None:
+    queues = (await node()).queues
+    for topic in ("news", "facts"):
+        await queues.topics.link(topic, "q")
+        await queues.topics.link(topic, "other")
+    with pytest.raises(BadArg, match="q is linked to topics: to 2; FORCE unlinks it"):
+        await queues.dropped.drop("q")
+    await queues.put("q", TaskSpec(id="a"))
+    assert await queues.dropped.drop("q", force=True) == 1
+    assert await queues.topics.all() == {"facts": ["other"], "news": ["other"]}
+    await queues.put("news", TaskSpec(id="b"))
+    assert (await queues.admin.stats("other"))["ready"] == 1
+
+
+async def test_a_topic_ends_and_its_queues_stay(node: Any, eventually: Any) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    await n0.queues.topics.link("news", "mail")
+    await n1.queues.put("news", TaskSpec(id="a"))
+    assert await n0.queues.dropped.drop_topic("news") == 1
+    assert await n0.queues.topics.all() == {}
+    assert (await n0.queues.admin.stats("mail"))["ready"] == 1
+    await eventually(lambda: "news" not in n1.queues.catalog.topics)
+    await n1.queues.put("news", TaskSpec(id="b"))
+    assert await n0.queues.catalog.names() == ["mail", "news"], "the name is free"
+
+
+async def test_who_waits_or_holds_is_told(node: Any, eventually: Any) -> None:
+    n0, queues, leased = await filled(node, 1)
+    await queues.bulk.purge("q", "ready")
+    n1 = await node("n1")
+    wait = asyncio.ensure_future(
+        n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=60_000, task_id="none")
+    )
+    await eventually(lambda: n1.queues.catalog.shards.get("q") and n1.queues.catalog.shards["q"][0].parked)
+    await queues.dropped.drop("q", force=True)
+    with pytest.raises(NotFound, match=DROPPED):
+        await wait
+    with pytest.raises(NotFound, match=DROPPED):
+        await queues.ack(queues.open_session(), "q", [("leased", leased.lease)])
+
+
+async def test_a_session_that_holds_its_tasks_closes(node: Any) -> None:
+    queues = (await node()).queues
+    session = queues.open_session()
+    for queue in ("q", "r"):
+        await queues.put(queue, TaskSpec(id="a"))
+    assert len(await queues.take(session, ["q", "r"], count=2)) == 2
+    await queues.dropped.drop("q", force=True)
+    await queues.close_session(session)
+    assert (await queues.admin.stats("r"))["ready"] == 1, "the other queue's task is free again"
+
+
+async def deaf_pair(node: Any) -> tuple[Any, Any]:
+    """Two nodes, of which the second knows the queue, and hears of nothing any more."""
+    n0, n1 = await node("n0"), await node("n1")
+    await n0.queues.put("q", TaskSpec(id="a"))
+    await n1.queues.catalog.open("q")
+    await n1.ears.stop()
+    return n0.queues, n1.queues
+
+
+async def test_a_node_that_has_not_heard_of_it_brings_nothing_back(node: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    (task,) = await deaf.take(deaf.open_session(), ["q"])
+    await queues.dropped.drop("q", force=True)
+    puts = [deaf.put("q", TaskSpec(id=f"t{n}")) for n in range(20)]
+    ack = deaf.ack(deaf.open_session(), "q", [("a", task.lease)])
+    for late in (*puts, ack):
+        with pytest.raises(NotFound, match=DROPPED):
+            await late
+    await deaf.catalog.recall()
+    assert await queues.catalog.names() == []
+    assert await keys_of(queues) == []
+
+
+async def test_a_store_that_was_exchanged_brings_nothing_back(node: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    await queues.dropped.drop("q", force=True)
+    await deaf.catalog.recall()
+    assert await queues.catalog.names() == []
+    assert "q" not in deaf.catalog.settings
+
+
+async def test_a_drop_that_broke_off_before_its_name_went_is_none(node: Any) -> None:
+    queues, other = await deaf_pair(node)
+    shards = await queues.catalog.open("q")
+    assert await close(shards, 1, "last_layout")  # and here the node died
+    await other.put("q", TaskSpec(id="b"))
+    assert (await other.admin.stats("q"))["ready"] == 2
+
+
+async def test_a_drop_that_broke_off_after_it_is_ended_by_the_leader(node: Any) -> None:
+    _, queues, _ = await filled(node)
+    catalog = queues.catalog
+    raw, settings = await catalog.stored("q")
+    note = Dropped(settings.layout + 1, settings.shards, 1)
+    word, links = await catalog.run_on_names(
+        "queue.drop_queue", "q", raw, msgspec.json.encode(note), 1
+    )
+    assert (word, links) == (1, 0)  # and here the node died
+    with pytest.raises(Stale, match="what it held is still being removed; repeat this in a moment"):
+        catalog.lose("q")
+        await queues.admin.configure("q", {"lease_ms": 5})
+    await queues.dropped.tend()
+    assert await keys_of(queues) == []
+    await queues.dropped.tend()
+    await queues.admin.configure("q", {"lease_ms": 5})
+    assert (await queues.admin.stats("q"))["total"] == 0
+
+
+async def test_the_name_is_free_after_a_day(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = (await node()).queues
+    await queues.put("q", TaskSpec(id="a"))
+    await queues.dropped.drop("q", force=True)
+    await queues.dropped.tend()
+    with pytest.raises(NotFound):
+        await queues.put("q", TaskSpec(id="b"))
+    monkeypatch.setattr(dropped_queues, "KEPT_MS", -60_000)
+    await queues.dropped.tend()
+    assert await queues.put("q", TaskSpec(id="b")) == "b"
+    assert (await queues.admin.stats("q"))["total"] == 1
+
+
+async def test_what_is_noted_of_it_and_cannot_be_read_stops_nothing(node: Any) -> None:
+    queues = (await node()).queues
+    await queues.put("q", TaskSpec(id="a"))
+    await link_of(queues).call("HSET", "{tw}:dropped", "odd", "no JSON")
+    await queues.dropped.drop("q", force=True)
+    await queues.dropped.tend()
+    assert await keys_of(queues) == []
+    await link_of(queues).call("HDEL", "{tw}:dropped", "odd")
+
+
+async def test_its_place_is_free_at_once(node: Any) -> None:
+    queues = (await node(flags={"limits.queues_max": "3", "limits.user_share": "0.5"})).queues
+    for name in ("q", "r", "s"):
+        await queues.put(name, TaskSpec(id="a"))
+    with pytest.raises(Full):
+        await queues.put("t", TaskSpec(id="a"))
+    await queues.dropped.drop("q", force=True)
+    assert await queues.put("t", TaskSpec(id="a")) == "a"
+
+
+async def test_its_makers_share_is_free_again(node: Any) -> None:
+    queues = (await node()).queues
+    token = ACTING.set("ann")
+    try:
+        await queues.put("q", TaskSpec(id="a"))
+        await queues.topics.link("news", "r")
+        makers = await link_of(queues).call("HGETALL", "{tw}:makers")
+        assert dict(zip(makers[::2], makers[1::2], strict=True)) == {
+            b"queues ann": b"1",
+            b"queue q": b"ann",
+            b"topics ann": b"1",
+            b"topic news": b"ann",
+            b"queue r": b"ann",
+        } | {b"queues ann": b"2"}
+        for name in ("q", "r"):
+            await queues.dropped.drop(name, force=True)
+        await queues.dropped.drop_topic("news")
+    finally:
+        ACTING.reset(token)
+    assert await link_of(queues).call("HGETALL", "{tw}:makers") == []

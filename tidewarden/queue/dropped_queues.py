@@ -1,0 +1,142 @@
+"""
+Drops queues and topics.
+
+A queue is dropped in three steps: its shards are closed to everybody, as for a new cut; its name
+leaves the cluster's and is noted as dropped, from when on the drop is done; what the shards hold is
+removed. Whoever dies in between leaves the last step to the leader, and the first to the next
+caller (:meth:`Catalog.keep_layout`). The note stays for a day: until then who comes late is told
+that the queue was dropped, whatever he does, and only Q.CONFIG makes a queue of that name again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from tidewarden.errors import BadArg, Error, NotFound, Stale, StoreDown
+from tidewarden.store.client import StoreClient
+
+from .bulk import Bulk
+from .catalog import Catalog
+from .settings import Dropped, QueueSettings, dropped_from
+from .shards.resharding import Resharded
+from .shards.shard_settings import close
+from .task import STATES, check_name
+
+log = logging.getLogger("tidewarden.queue")
+
+KEPT_MS = 86_400_000  # how long a dropped queue is known as such
+
+
+class DroppedQueues:
+    """Drops queues and topics, and ends what others have left half done."""
+
+    def __init__(self, catalog: Catalog, link: StoreClient, bulk: Bulk) -> None:
+        self._catalog = catalog
+        self._link = link
+        self._bulk = bulk
+
+    async def drop(self, queue: str, *, force: bool = False) -> int:
+        """
+        Drop a queue; returns how many tasks went with it, the leased ones too.
+
+        Without ``force`` it has to be empty, and linked to no topic.
+
+        Raises: NotFound: there is no such queue; BadArg: it is a topic, the system's, holds tasks,
+        is linked, or has schedules, which have to be deleted before; Stale: its settings were
+        changed meanwhile; NoQuorum, StoreDown.
+        """
+        catalog = self._catalog
+        if check_name(queue).startswith("_"):
+            raise BadArg(f"{queue} is the system's, and is not dropped")
+        if queue not in catalog.shards and not await catalog.exists(queue):
+            if await catalog.stored_links(queue) is not None:
+                raise BadArg(f"{queue} is a topic, which Q.DROPTOPIC drops")
+            await catalog.refuse_dropped(queue)
+            raise NotFound(f"there is no queue {queue}")
+        shards = await catalog.open(queue)
+        raw, settings = await catalog.stored(queue)
+        firm = catalog.durability.firm(
+            self._link, settings.durability, f"{{{catalog.cluster}}}"
+        )
+        note = Dropped(settings.layout + 1, settings.shards, await self._now_ms())
+        if not await close(shards, note.layout, "last_layout" if force else "layout"):
+            await catalog.keep_layout(queue, raw, settings, note.layout)
+            holds = "has schedules" if force else "holds tasks or has schedules"
+            remedy = "delete these first" if force else "FORCE drops it with its tasks"
+            raise BadArg(f"{queue} {holds}; {remedy}")
+        word, links = await catalog.run_on_names(
+            "queue.drop_queue", queue, raw, msgspec.json.encode(note), int(force)
+        )
+        if word != 1:
+            raw, stored = await catalog.stored(queue)
+            await catalog.keep_layout(queue, raw, stored, note.layout)
+            if word == b"LINKED":
+                raise BadArg(f"{queue} is linked to topics: to {links}; FORCE unlinks it")
+            raise Stale(
+                f"the settings of {queue} were changed by somebody else at the same time; repeat"
+                " this"
+            )
+        catalog.lose(queue)
+        await firm()
+        return await self._clear(queue, note)
+
+    async def drop_topic(self, topic: str) -> int:
+        """
+        Drop a topic; its queues stay, with what they hold. Returns how many were linked to it.
+
+        Raises: NotFound: there is no such topic; StoreDown.
+        """
+        links = await self._catalog.run_on_names(
+            "queue.drop_topic", check_name(topic, "topic")
+        )
+        if links is None:
+            raise NotFound(f"there is no topic {topic}")
+        self._catalog.topics.pop(topic, None)
+        return len(links.split())
+
+    async def tend(self) -> None:
+        """
+        End what others have left half done, and forget queues that were dropped a day ago.
+
+        The leader calls it. Raises: StoreDown.
+        """
+        now_ms = await self._now_ms()
+        for queue, raw in (await self._catalog.all_dropped()).items():
+            try:
+                note = dropped_from(queue, raw)
+                if not note.cleared:
+                    await self._clear(queue, note)
+                elif now_ms - note.at_ms > KEPT_MS:
+                    await self._catalog.run_on_names("queue.note_dropped", queue, raw, "")
+            except StoreDown:
+                raise
+            except Error as error:
+                log.error("%s was dropped, and is not removed yet: %s", queue, error)
+
+    async def _clear(self, queue: str, note: Dropped) -> int:
+        """Remove what the shards hold; returns how many tasks. It may be repeated."""
+        shards = self._catalog.shards_with(
+            queue, QueueSettings(shards=note.shards, layout=note.layout)
+        )
+        try:
+            removed = await self._bulk.purge_shards(shards, STATES, final=True)
+            answers = await asyncio.gather(
+                *(shard.run("queue.wipe", (KEPT_MS,), final=True) for shard in shards)
+            )
+        except Resharded:
+            return 0  # somebody else was through, and the name is in use again
+        if any(answer != 1 for answer in answers):
+            log.warning("%s was dropped, and still holds tasks; the leader removes them", queue)
+            return removed
+        cleared = msgspec.structs.replace(note, cleared=True)
+        await self._catalog.run_on_names(
+            "queue.note_dropped", queue, msgspec.json.encode(note), msgspec.json.encode(cleared)
+        )
+        return removed
+
+    async def _now_ms(self) -> int:
+        seconds, micros = await self._catalog.time()
+        return int(seconds) * 1000 + int(micros) // 1000
