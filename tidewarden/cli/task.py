@@ -305,9 +305,7 @@ def drop(
     if not yes and not typer.confirm(f"Drop {what}?", err=True):
         raise stop("nothing was dropped", NOTHING)
     with connected(url, data_dir) as node:
-        print_number(
-            "dropped", node.call("Q.DROP", queue, *(["FORCE"] if force else [])), as_json
-        )
+        print_number("dropped", node.call("Q.DROP", queue, *(["FORCE"] if force else [])), as_json)
 
 
 def release_all(

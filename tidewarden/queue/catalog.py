@@ -53,7 +53,7 @@ def _dropped_error(queue: str) -> NotFound:
     )
 
 
-class _Known(dict[str, list[Shard]]):
+class KnownShards(dict[str, list[Shard]]):
     """Holds shards by their queues; one that was dropped while somebody used it is told."""
 
     def __missing__(self, queue: str) -> list[Shard]:
@@ -98,7 +98,7 @@ class Catalog:
         self._clock = clock
         self._view_keys = (f"{{{self.cluster}}}:view",) if views else ()
         self.settings: dict[str, QueueSettings] = {}
-        self.shards: dict[str, list[Shard]] = _Known()
+        self.shards: dict[str, list[Shard]] = KnownShards()
         # of users' queues with one shard, by the name as it comes
         self.plain: dict[bytes, Shard] = {}
         self.topics: dict[str, tuple[str, ...]] = {}
@@ -491,6 +491,11 @@ class Catalog:
         It is the one the id carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.partitioning`).
         """
         return shard_of(task_id, len(self.shards[queue]))
+
+    def shard_if_known(self, queue: str, task_id: str) -> Shard | None:
+        """Return the shard that an id lies in; None: the queue was dropped."""
+        shards = self.shards.get(queue)
+        return None if shards is None else shard_for(shards, task_id)
 
     async def shard(self, queue: str, task_id: str) -> Shard:
         """Return the shard that an id lies in."""

@@ -58,9 +58,7 @@ class DroppedQueues:
             raise NotFound(f"there is no queue {queue}")
         shards = await catalog.open(queue)
         raw, settings = await catalog.stored(queue)
-        firm = catalog.durability.firm(
-            self._link, settings.durability, f"{{{catalog.cluster}}}"
-        )
+        firm = catalog.durability.firm(self._link, settings.durability, f"{{{catalog.cluster}}}")
         note = Dropped(settings.layout + 1, settings.shards, await self._now_ms())
         if not await close(shards, note.layout, "last_layout" if force else "layout"):
             await catalog.keep_layout(queue, raw, settings, note.layout)
@@ -89,9 +87,7 @@ class DroppedQueues:
 
         Raises: NotFound: there is no such topic; StoreDown.
         """
-        links = await self._catalog.run_on_names(
-            "queue.drop_topic", check_name(topic, "topic")
-        )
+        links = await self._catalog.run_on_names("queue.drop_topic", check_name(topic, "topic"))
         if links is None:
             raise NotFound(f"there is no topic {topic}")
         self._catalog.topics.pop(topic, None)

@@ -89,11 +89,7 @@ class Queues:
             self.catalog, self.session_records, self.session_expiry, background, clock
         )
         self.unbound = UnboundSessions(self.sessions, background)
-        self.hold_limit = HoldLimit(
-            lambda queue, task_id: (
-                shard_for(shards, task_id) if (shards := self.catalog.shards.get(queue)) else None
-            )
-        )
+        self.hold_limit = HoldLimit(self.catalog.shard_if_known)
         self.consumer = Consumer(
             self.catalog, self.sessions, self.hold_limit, TakesUnderWay(self.drain), limits
         )

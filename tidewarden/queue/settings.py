@@ -154,7 +154,9 @@ def dropped_from(queue: str, raw: bytes) -> Dropped:
     try:
         return msgspec.json.decode(raw, type=Dropped)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Internal(f"what is stored of {queue}, which was dropped, cannot be read ({error})") from None
+        raise Internal(
+            f"what is stored of {queue}, which was dropped, cannot be read ({error})"
+        ) from None
 
 
 def settings_of_new(

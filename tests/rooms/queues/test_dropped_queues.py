@@ -92,7 +92,7 @@ async def test_what_is_none_and_what_is_the_systems_is_refused(node: Any) -> Non
     with pytest.raises(BadArg, match="the system's"):
         await queues.dropped.drop("_locks")
     await queues.topics.link("news", "mail")
-    with pytest.raises(BadArg, match="news is a topic, which Q.DROPTOPIC drops"):
+    with pytest.raises(BadArg, match="news is a topic, which Q"):
         await queues.dropped.drop("news")
     with pytest.raises(NotFound, match="there is no topic mail"):
         await queues.dropped.drop_topic("mail")
@@ -125,13 +125,14 @@ async def test_a_topic_ends_and_its_queues_stay(node: Any, eventually: Any) -> N
 
 
 async def test_who_waits_or_holds_is_told(node: Any, eventually: Any) -> None:
-    n0, queues, leased = await filled(node, 1)
+    _, queues, leased = await filled(node, 1)
     await queues.bulk.purge("q", "ready")
     n1 = await node("n1")
+    await n1.queues.catalog.open("q")
     wait = asyncio.ensure_future(
         n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=60_000, task_id="none")
     )
-    await eventually(lambda: n1.queues.catalog.shards.get("q") and n1.queues.catalog.shards["q"][0].parked)
+    await eventually(lambda: n1.queues.catalog.shards["q"][0].parked)
     await queues.dropped.drop("q", force=True)
     with pytest.raises(NotFound, match=DROPPED):
         await wait
@@ -198,8 +199,8 @@ async def test_a_drop_that_broke_off_after_it_is_ended_by_the_leader(node: Any) 
         "queue.drop_queue", "q", raw, msgspec.json.encode(note), 1
     )
     assert (word, links) == (1, 0)  # and here the node died
+    catalog.lose("q")
     with pytest.raises(Stale, match="what it held is still being removed; repeat this in a moment"):
-        catalog.lose("q")
         await queues.admin.configure("q", {"lease_ms": 5})
     await queues.dropped.tend()
     assert await keys_of(queues) == []
@@ -208,9 +209,7 @@ async def test_a_drop_that_broke_off_after_it_is_ended_by_the_leader(node: Any) 
     assert (await queues.admin.stats("q"))["total"] == 0
 
 
-async def test_the_name_is_free_after_a_day(
-    node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_name_is_free_after_a_day(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     queues = (await node()).queues
     await queues.put("q", TaskSpec(id="a"))
     await queues.dropped.drop("q", force=True)

@@ -7,8 +7,9 @@
 --         queue/settings.py; lane_rate is per 1000 s), layout, same_layout, last_layout
 -- RETURNS 1; 2: the rules of its lanes are others now; minus the version that the shard has, which
 --         is newer: nothing was written; 'NOTEMPTY' when `layout` would change while the shard
---         holds tasks or has schedules, `same_layout` or `order` while it holds tasks, `last_layout`
---         while it has schedules: nothing was written, but with a `version` all the others
+--         holds tasks or has schedules, `same_layout` or `order` while it holds tasks,
+--         `last_layout` while it has schedules: nothing was written, but with a `version` all the
+--         others
 -- A new `layout` closes the shard to everybody who does not know of it: what comes next is put
 -- where the queue's new settings say. `same_layout` does likewise where the queue stays in as many
 -- shards, `last_layout` where it is dropped. `version` is that of the settings, of which each is

@@ -12,8 +12,8 @@
 --         8 what is noted of the dropped queue of this name that the new one replaces ("": it
 --           replaces none)
 -- RETURNS {what, text}: `queue` or `new` and the settings, `topic` and the names of its queues,
---         separated by blanks, `dropped` and what is noted of that, `full` and how many queues there
---         are; error FULL: the user has its share
+--         separated by blanks, `dropped` and what is noted of that, `full` and how many queues
+--         there are; error FULL: the user has its share
 local settings = redis.call('HGET', key('queues'), ARGV[3])
 if settings then return { 'queue', settings } end
 local links = redis.call('HGET', key('topics'), ARGV[3])
@@ -24,8 +24,8 @@ local most = int(5, 'queues', 0, 1000000)
 local there = redis.call('HLEN', key('queues'))
 if most > 0 and there >= most then return { 'full', text(there) } end
 if most > 0 and ARGV[6] ~= '' then
-  local mine = tonumber(redis.call('HGET', key('makers'), 'queues ' .. ARGV[6]) or 0) or 0
-  check_share(
+  local mine = shares().count('queue', ARGV[6])
+  shares().check(
     ARGV[6], 'queues', 'limits.queues_max', mine, there, most, int(7, 'share', 1, 1000)
   )
 end
@@ -33,6 +33,6 @@ end
 if most == 0 then redis.call('HDEL', key('queues'), '') end
 redis.call('HSET', key('queues'), ARGV[3], ARGV[4])
 redis.call('HDEL', key('dropped'), ARGV[3])
-if most > 0 then made('queue', ARGV[3], ARGV[6]) end
+if most > 0 then shares().made('queue', ARGV[3], ARGV[6]) end
 redis.call('PUBLISH', key('queues'), ARGV[3])
 return { 'new', ARGV[4] }

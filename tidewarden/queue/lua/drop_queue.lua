@@ -7,8 +7,8 @@
 --         4 its settings as they were read (JSON)
 --         5 what is noted of it (JSON, see queue/dropped_queues.py)
 --         6 it leaves the topics that it is linked to 0|1
--- RETURNS {word, to how many topics it was linked}; word: 1 done, 0 other settings are stored or none,
---         'LINKED' it is linked, and nothing was done
+-- RETURNS {word, to how many topics it was linked}; word: 1 done, 0 other settings are stored or
+--         none, 'LINKED' it is linked, and nothing was done
 -- Until the note is removed nobody makes a queue of this name by using it.
 local name, left = ARGV[3], {}
 if redis.call('HGET', key('queues'), name) ~= ARGV[4] then return { 0, 0 } end
@@ -25,6 +25,6 @@ for i = 1, #left, 2 do
   redis.call('HSET', key('topics'), left[i], left[i + 1])
   redis.call('PUBLISH', key('queues'), left[i])
 end
-unmade('queue', name)
+shares().unmade('queue', name)
 redis.call('PUBLISH', key('queues'), name)
 return { 1, #left / 2 }

@@ -30,8 +30,8 @@ end
 if on and not stored then
   local most, there = int(7, 'topics', 0, 1000000), redis.call('HLEN', key('topics'))
   if there >= most then return { 'FULL', '' } end
-  local mine = tonumber(redis.call('HGET', key('makers'), 'topics ' .. ARGV[8]) or 0) or 0
-  check_share(
+  local mine = shares().count('topic', ARGV[8])
+  shares().check(
     ARGV[8], 'topics', 'limits.queues_max', mine, there, most, int(9, 'share', 1, 1000)
   )
 end
@@ -43,6 +43,6 @@ else
 end
 redis.call('HDEL', key('topics'), '') -- a removal first: a full store lets the script go on
 redis.call('HSET', key('topics'), topic, links)
-if on and not stored then made('topic', topic, ARGV[8]) end
+if on and not stored then shares().made('topic', topic, ARGV[8]) end
 redis.call('PUBLISH', key('queues'), topic)
 return { 1, links }

@@ -95,9 +95,9 @@ class Sessions:
         while held:
             ends = {}
             for (queue, task_id), (lease, end_ms, _) in held.items():
-                if queue not in self._catalog.shards:
+                shard = self._catalog.shard_if_known(queue, task_id)
+                if shard is None:
                     continue  # it was dropped, with what it held
-                shard = shard_for(self._catalog.shards[queue], task_id)
                 ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
             for shard in {shard for *_, shard in ends.values()}:
                 # who waits here asks behind it: a round trip sooner than by its answer
