@@ -150,6 +150,13 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A name that no queu
 def link(
     topic: Topic,
     queue: Queue,
+    expire_ms: Annotated[
+        int | None,
+        typer.Option("--expire-ms", min=1, help="The queue ends when nobody uses it for so long."),
+    ] = None,
+    capacity: Annotated[
+        int | None, typer.Option("--capacity", min=1, help="The queue holds so many tasks at most.")
+    ] = None,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -162,7 +169,9 @@ def link(
     Example: tidewarden queue link orders mails
     """
     with connected(url, data_dir) as node:
-        print_number("linked", node.call("Q.LINK", topic, queue), as_json)
+        options = [("EXPIRE", expire_ms), ("CAPACITY", capacity)]
+        words = [word for name, value in options if value is not None for word in (name, value)]
+        print_number("linked", node.call("Q.LINK", topic, queue, *words), as_json)
 
 
 @app.command("unlink")

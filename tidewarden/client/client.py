@@ -296,11 +296,22 @@ class AsyncClient:
         )
         return found
 
-    async def link(self, topic: str, queue: str) -> bool:
+    async def link(
+        self,
+        topic: str,
+        queue: str,
+        *,
+        expire_ms: int | None = None,
+        capacity: int | None = None,
+    ) -> bool:
         """
         Subscribe a queue: each put to ``client.queue(topic)`` reaches it once. Whether it is new.
+
+        ``expire_ms``: the queue ends when nobody takes from it for so long, so that one queue for
+        each instance of a program is a broadcast to all of them. ``capacity``: tasks at most.
         """
-        return bool(await self.execute("Q.LINK", topic, queue, again=True))
+        options = words(expire=expire_ms, capacity=capacity)
+        return bool(await self.execute("Q.LINK", topic, queue, *options, again=True))
 
     async def unlink(self, topic: str, queue: str) -> bool:
         """End a subscription; whether there was one. Raises: NotFound: there is no such topic."""

@@ -50,6 +50,7 @@ class Reaper:
                 lambda: self._bury_dead(epoch),
                 lambda: self._end_former(epoch, former),
                 lambda: self._queues.session_expiry.end_due(self.duty.step),
+                lambda: self._queues.expiry.look(self.duty.step),
             ):
                 self.duty.step()
                 try:
@@ -59,7 +60,7 @@ class Reaper:
                 except Stale:
                     raise
                 except Error as error:
-                    log.error("what dead nodes held could not be ended; tried again: %s", error)
+                    log.error("what nobody uses any more could not be ended; tried again: %s", error)
             self.duty.rest(self._clock.monotonic() + BEAT_S)
             await sleep(self._clock, BEAT_S)
 

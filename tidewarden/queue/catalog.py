@@ -102,6 +102,7 @@ class Catalog:
         # of users' queues with one shard, by the name as it comes
         self.plain: dict[bytes, Shard] = {}
         self.topics: dict[str, tuple[str, ...]] = {}
+        self.expiring: set[str] = set()  # queues that end when nobody uses them
         self.lease_clock = LeaseClock(clock)
         self.store_memory = ClusterMemory() if link.clustered else StoreMemory()
         self._system_queues = system_queues
@@ -127,7 +128,7 @@ class Catalog:
         ``dropped``: what is stored of a dropped queue, which the new one takes the place of.
 
         Raises: StoreDown; Full: the store's memory, there are ``queues_max`` queues, or the user
-        who acts has made its share of them; NotFound: a queue of this name was dropped.
+        who acts has made its share of them.
         """
         what, raw = await self.run_on_names(
             "queue.create_queue",
@@ -137,9 +138,6 @@ class Catalog:
             *self.maker,
             dropped,
         )
-        if what == b"dropped":
-            self.lose(queue)
-            raise _dropped_error(queue)
         if what == b"full":
             found = (
                 f"there is no queue {queue}, and the cluster has {int(raw):,} already, of at most"
@@ -158,12 +156,18 @@ class Catalog:
             await self._make(queue, self._settings_of_new(queue), self._queues_max)
 
     async def open(
-        self, queue: str, new: QueueSettings | None = None, *, again: bool = False
+        self,
+        queue: str,
+        new: QueueSettings | None = None,
+        *,
+        for_use: bool = False,
+        again: bool = False,
     ) -> list[Shard]:
         """
         Return a queue's shards; a new queue is made, with ``new`` or the default settings.
 
-        The system's are made however many there are. ``again``: so is one that was dropped.
+        The system's are made however many there are. ``for_use``: a put or a take is to follow, so
+        one that ended because nobody used it is made, too; ``again``: likewise one that was dropped.
 
         Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full: the store's
         memory, or the number of queues; NotFound: it was dropped; Stale: what it held is still
@@ -173,16 +177,18 @@ class Catalog:
         if shards is None:
             made_with = new or self._settings_of_new(queue)
             most = 0 if queue.startswith("_") else self._queues_max
-            dropped = await self._link.call("HGET", self._dropped_key, queue) if again else None
-            if dropped:
-                note = dropped_from(queue, dropped)
+            what, raw = await self._make(queue, made_with, most)
+            if what == b"dropped":
+                note = dropped_from(queue, raw)
+                if not (again or (for_use and note.free)):
+                    raise _dropped_error(queue)
                 if not note.cleared:
                     raise Stale(
                         f"the queue {queue} was dropped, and what it held is still being removed;"
                         " repeat this in a moment"
                     )
                 made_with = msgspec.structs.replace(made_with, layout=note.layout + 1)
-            what, raw = await self._make(queue, made_with, most, dropped=dropped or b"")
+                what, raw = await self._make(queue, made_with, most, dropped=raw)
             if what == b"topic":
                 links = self.topics[queue] = tuple(raw.decode("utf-8", "replace").split())
                 to = "see Q.LIST TOPICS for its queues" if links else "it has no queues"
@@ -277,6 +283,7 @@ class Catalog:
             else:
                 self.partitioners[queue] = chooser
         self.settings[queue] = settings
+        (self.expiring.add if settings.expire_ms else self.expiring.discard)(queue)
         system = self.durability.of(self._link, SYSTEM)
         for shard in shards:
             shard.gate.commit = (
@@ -290,6 +297,7 @@ class Catalog:
     def lose(self, queue: str) -> None:
         """Forget a queue that was dropped: takes that wait in it end, and are told."""
         self.settings.pop(queue, None)
+        self.expiring.discard(queue)
         self.partitioners.pop(queue, None)
         self.plain.clear()
         for shard in self.shards.pop(queue, ()):
@@ -414,6 +422,9 @@ class Catalog:
         Raises: NotFound: it was dropped, or the name is a topic's now; StoreDown.
         """
         what, raw = await self._make(queue, self.settings[queue])
+        if what == b"dropped":
+            self.lose(queue)
+            raise _dropped_error(queue)
         if what == b"topic":
             raise NotFound(f"there is no queue {queue} any more; it is a topic")
         self.build(queue, settings_from(queue, raw))
@@ -566,7 +577,7 @@ class Catalog:
             return None
         if name not in self.topics:
             try:
-                await self.open(name)
+                await self.open(name, for_use=True)
             except BadArg:
                 return self.topics[name]
             return None

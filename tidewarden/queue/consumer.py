@@ -148,7 +148,7 @@ class Consumer:
     ) -> list[Taken]:
         for queue in queues:
             check_name(queue)
-            await self._catalog.open(queue)
+            await self._catalog.open(queue, for_use=True)
         if session.shared is not None and shards:
             await self._sessions.enter(session.shared, shards)
         if session.is_full:

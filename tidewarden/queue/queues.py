@@ -17,7 +17,8 @@ from .bulk import Bulk
 from .catalog import Catalog
 from .consistency import Consistency
 from .consumer import Consumer
-from .dropped_queues import DroppedQueues
+from .ends.dropped_queues import DroppedQueues
+from .ends.queue_expiry import QueueExpiry
 from .fast_path import FastPath
 from .locks import Locks
 from .near_reads import NearReads
@@ -73,10 +74,11 @@ class Queues:
         )
         self.scripts = ShardScripts(self.catalog, link, scripts)
         self.near = NearReads(self.catalog, near, link, clock) if near is not None else None
-        self.topics = Topics(self.catalog, limits.queues_max)
         self.admin = QueueAdmin(self.catalog, self.scripts, link, limits.payload_bytes, self.near)
+        self.topics = Topics(self.catalog, limits.queues_max, self.admin.configure)
         self.bulk = Bulk(self.catalog)
         self.dropped = DroppedQueues(self.catalog, link, self.bulk)
+        self.expiry = QueueExpiry(self.catalog, self.scripts, self.dropped, clock)
         self.consistency = Consistency(self.catalog)
         self.results = Results(self.catalog, limits)
         self.producer = Producer(self.catalog, clock, limits.payload_bytes)

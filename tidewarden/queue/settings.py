@@ -76,6 +76,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The first pause after a failure where its put names none, doubled with each, 0 = none."""
     ttl_ms: Annotated[int, Rule(0, 366 * DAY_MS)] = 0
     """How long after it is due a task may be taken whose put names no TTL, 0 = for ever."""
+    expire_ms: Annotated[int, Rule(0, 30 * DAY_MS)] = 0
+    """
+    How long after the last take, or wait for one, the queue ends with what it holds, 0 = never.
+    """
     backoff_cap_ms: Annotated[int, Rule(1, 366 * DAY_MS)] = 3_600_000
     capacity: Annotated[int, Rule(0, 10**12)] = 0
     """Tasks in any state that the queue holds at most, cut evenly over its shards, 0 = no limit."""
@@ -147,6 +151,8 @@ class Dropped(msgspec.Struct, frozen=True):
     """When it was dropped, by the store's clock."""
     cleared: bool = False
     """Whether nothing of what it held is left."""
+    free: bool = False
+    """Whether a put or a take makes a new queue of that name: it ended because nobody used it."""
 
 
 def dropped_from(queue: str, raw: bytes) -> Dropped:

@@ -14,12 +14,12 @@ from tidewarden.store.reply_errors import unanswered
 from tidewarden.store.reply_sink import ReplySink
 
 from .sessions.session import Session, gone
-from .sessions.task_times import TaskTimes
 from .shards.reply_durability import Unconfirmed
 from .shards.resharding import Resharded
 from .shards.shard import Shard
 from .shards.waitlist import Tries
 from .task import Taken
+from .task_times import TaskTimes
 from .waits.drain import Drain
 
 TOLD_OF_FEWER, TOLD_OF_MORE, ANYHOW = 2, 3, 4  # see take.lua

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
 from tidewarden.errors import BadArg, Full, NotFound
 
 from .catalog import Catalog
@@ -17,13 +20,24 @@ class Topics:
     Links lie in the store; the catalog remembers them until a message says that they changed.
     """
 
-    def __init__(self, catalog: Catalog, topics_max: int) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        topics_max: int,
+        configure: Callable[[str, dict[str, Any]], Awaitable[object]],
+    ) -> None:
+        """Change a queue's settings by ``configure(queue, settings)``."""
         self._catalog = catalog
         self._topics_max = topics_max
+        self._configure = configure
 
-    async def link(self, topic: str, queue: str) -> int:
+    async def link(
+        self, topic: str, queue: str, settings: Mapping[str, Any] | None = None
+    ) -> int:
         """
         Subscribe a queue, which is made when it is new, to a topic, likewise; 1, or 0 when it was.
+
+        ``settings``: those that the queue gets before.
 
         Raises: BadArg: the topic's name is a queue's, or the queue's a topic's; or the topic has
         1,000 queues. Full: it is new, and there are ``limits.queues_max`` topics, or the user who
@@ -36,6 +50,8 @@ class Topics:
         nested = f"{queue} is a topic; only queues can be linked to one"
         if await self._catalog.links_of(queue) is not None:
             raise BadArg(nested)
+        if settings:
+            await self._configure(queue, dict(settings))
         most = self._topics_max
         word, links = await self._catalog.run_on_names(
             "queue.link", topic, queue, 1, LINKS_MAX, most, *self._catalog.maker

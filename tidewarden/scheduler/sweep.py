@@ -179,7 +179,6 @@ class Sweep:
             await self.expect_all(by_record=self._begun)
             # Each shard is told of this term; from here on a lost message is all there is to find.
             self._begun = True
-            await self._queues.dropped.tend()
         except StoreDown as error:
             log.warning("the store is away; the sweep waits: %s", error)
             self._all_at = self._clock.monotonic() + AWAY_S

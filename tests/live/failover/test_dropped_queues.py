@@ -89,7 +89,7 @@ def test_neither_a_node_that_stood_still_nor_the_next_primary_has_it(
         what="another primary",
     )
     for node in (away, asked):
-        until(lambda node=node: b"old" not in node.say("Q.LIST") or False, START_S)
+        until(lambda node=node: b"old" not in node.say("Q.LIST"), START_S)
         assert refusal(node, "Q.PUT", "old", "late").startswith("NOTFOUND the queue old was")
     primary.start()
     until(primary.ready, START_S)

@@ -62,7 +62,7 @@ async def test_sessions_that_are_asked_for_while_the_store_is_away(
 
 async def test_topics_count_as_queues_do(node: Any) -> None:
     queues = (await node("n0")).queues
-    queues.topics = Topics(queues.catalog, 20)
+    queues.topics = Topics(queues.catalog, 20, queues.admin.configure)
     for n in range(10):
         await queues.topics.link(f"topic{n}", "q")
     await queues.topics.link("topic9", "another")

@@ -10,7 +10,8 @@ import pytest
 from support.inspect import link_of
 
 from tidewarden.errors import BadArg, Full, NotFound, Stale
-from tidewarden.queue import TaskSpec, dropped_queues
+from tidewarden.queue import TaskSpec
+from tidewarden.queue.ends import dropped_queues
 from tidewarden.queue.settings import Dropped
 from tidewarden.queue.shards.shard_settings import close
 from tidewarden.user_limits import ACTING
@@ -262,3 +263,87 @@ async def test_its_makers_share_is_free_again(node: Any) -> None:
     finally:
         ACTING.reset(token)
     assert await link_of(queues).call("HGETALL", "{tw}:makers") == []
+
+
+async def unused_since(queues: Any, ago_ms: int) -> None:
+    """Have the queue's record say that it was used so long ago."""
+    used_ms = int((await queues.catalog.time())[0]) * 1000 - ago_ms
+    await link_of(queues).call("HSET", "{tw:q:0}:shard", "used", used_ms)
+
+
+async def used(queues: Any) -> int:
+    """How long ago the record says that the queue was used, in ms."""
+    used_ms = await link_of(queues).call("HGET", "{tw:q:0}:shard", "used")
+    return int((await queues.catalog.time())[0]) * 1000 - int(used_ms)
+
+
+async def look(queues: Any) -> list[str]:
+    """Let the leader look for queues to end; those that are left."""
+    await queues.expiry.look(lambda: None)
+    return list(await queues.catalog.names())
+
+
+async def test_a_queue_that_nobody_uses_ends_and_its_name_is_free(node: Any) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    queues = n0.queues
+    await queues.topics.link("news", "q", {"expire_ms": 200, "capacity": 7})
+    await queues.topics.link("news", "r")
+    await n1.queues.put("news", TaskSpec(id="a"))
+    async with asyncio.timeout(60):
+        while await look(queues) != ["r"]:
+            await asyncio.sleep(0.02)
+    assert await queues.topics.all() == {"news": ["r"]}
+    assert await keys_of(queues) == []
+    with pytest.raises(NotFound, match=DROPPED):
+        await queues.admin.pause("q")
+    assert await n1.queues.put("q", TaskSpec(id="b")) == "b", "a put or a take makes it again"
+    shown = await queues.admin.settings("q")
+    assert (shown["expire_ms"], shown["capacity"]) == (0, 0)
+    assert (await queues.admin.stats("q"))["total"] == 1
+    assert "q" in await look(queues)
+
+
+async def test_who_waits_uses_it(node: Any) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    queues = n0.queues
+    await queues.admin.configure("q", {"expire_ms": 60_000})
+    await n1.queues.catalog.open("q")
+    wait = asyncio.ensure_future(n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=60_000))
+    async with asyncio.timeout(60):
+        while not n1.queues.catalog.shards["q"][0].parked:
+            await asyncio.sleep(0.01)
+        await unused_since(queues, 70_000)
+        assert await look(queues) == ["q"]
+        while await used(queues) > 2000:
+            await asyncio.sleep(0.01)
+    assert await look(queues) == ["q"]
+    await queues.put("q", TaskSpec(id="a"))
+    assert [task.id for task in await wait] == ["a"]
+    await unused_since(queues, 70_000)
+    assert await look(queues) == ["q"], "so does who holds a task"
+    assert await used(queues) < 2000
+
+
+async def test_a_node_that_waits_no_more_keeps_it_for_a_moment_alone(node: Any) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    queues = n0.queues
+    await queues.admin.configure("q", {"expire_ms": 60_000})
+    assert await n1.queues.take(n1.queues.open_session(), ["q"], wait_ms=1) == []
+    await unused_since(queues, 70_000)
+    assert await look(queues) == ["q"]
+    assert 54_000 < await used(queues) <= 56_000
+    await unused_since(queues, 70_000)
+    assert await look(queues) == []
+
+
+async def test_one_with_schedules_is_used(node: Any) -> None:
+    queues = (await node()).queues
+    await queues.admin.configure("q", {"expire_ms": 60_000})
+    await link_of(queues).call("HSET", "{tw:q:0}:schedules", "nightly", "x")
+    await unused_since(queues, 70_000)
+    assert await look(queues) == ["q"]
+    with pytest.raises(BadArg, match="q has schedules; delete these first"):
+        await queues.dropped.drop("q", force=True)
+    await link_of(queues).call("DEL", "{tw:q:0}:schedules")
+    await unused_since(queues, 70_000)
+    assert await look(queues) == []

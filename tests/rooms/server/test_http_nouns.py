@@ -70,7 +70,9 @@ async def test_topics_are_linked(door: HttpDoor) -> None:
     path = "/v1/topics/news/queues/"
     assert await door.good("PUT", path + "mail") == {"linked": True}
     assert await door.good("PUT", path + "mail") == {"linked": False}
-    await door.good("PUT", path + "audit%2F1")
+    await door.good("PUT", path + "audit%2F1", {"expire_ms": 60_000, "capacity": 5})
+    found = (await door.good("GET", "/v1/queues/audit%2F1"))["settings"]
+    assert (found["expire_ms"], found["capacity"]) == (60_000, 5)
     topic = {"topic": "news", "queues": ["audit/1", "mail"]}
     assert await door.good("GET", "/v1/topics") == {"topics": [topic]}
     assert await door.good("GET", "/v1/topics/news") == topic

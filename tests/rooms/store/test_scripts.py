@@ -74,6 +74,7 @@ VERBS = [
     "tube",
     "tube_numbers",
     "tube_of_number",
+    "unused",
     "unwait",
     "update",
     "wait",

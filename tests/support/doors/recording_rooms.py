@@ -256,8 +256,8 @@ class RecordingQueues:
         )
         return 6
 
-    async def link(self, topic: str, queue: str) -> int:
-        self.calls.append(("link", topic, queue))
+    async def link(self, topic: str, queue: str, settings: dict[str, Any]) -> int:
+        self.calls.append(("link", topic, queue, *settings.items()))
         return 1
 
     async def unlink(self, topic: str, queue: str) -> int:

@@ -66,6 +66,7 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue kick q --count 3 --reason no", "Q.KICK q COUNT 3 REASON no", 2, "2\n"),
         ("queue kick q --all --age-ms 9", "Q.KICK q ALL AGE 9", 3, "3\n"),
         ("queue link t q", "Q.LINK t q", 1, "1\n"),
+        ("queue link t q --expire-ms 9 --capacity 7", "Q.LINK t q EXPIRE 9 CAPACITY 7", 1, "1\n"),
         ("queue unlink t q", "Q.UNLINK t q", 0, "0\n"),
         ("queue list --topics", "Q.LIST TOPICS", {"t": ["q", "r"]}, "t  q, r\n"),
         (

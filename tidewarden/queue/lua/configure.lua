@@ -57,6 +57,7 @@ for name, value in pairs(values) do
   -- The rules of lanes that a record has never had may be others than those its lanes went by.
   if S[name] ~= value or of_lanes and rawget(S, name) == nil then
     set(name, value)
+    if name == 'expire_ms' then set('used', now) end
     if of_lanes and reply == 1 then reply = 2 end
   end
 end

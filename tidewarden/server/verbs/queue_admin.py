@@ -87,6 +87,9 @@ MOVE = Options(
         **BURIED,
     },
 )
+LINK = Options(
+    "Q.LINK", {"EXPIRE": Option("expire_ms", number), "CAPACITY": Option("capacity", number)}
+)
 DROP = Options("Q.DROP", {"FORCE": Option("force", None)})
 STATS = Options("Q.STATS", {"SHARDS": Option("by_shard", None), "MAXSTALE": MAX_STALE})
 LIST = Options("Q.LIST", {"TOPICS": Option("topics", None)})
@@ -217,9 +220,9 @@ def move(connection: Connection, request: Request) -> Pending:
 
 def link(connection: Connection, request: Request) -> Pending:
     """Q.LINK."""
+    topic, queue = queue_name(request[1]), queue_name(request[2])
     return Pending(
-        connection.server.queues.topics.link(queue_name(request[1]), queue_name(request[2])),
-        integer,
+        connection.server.queues.topics.link(topic, queue, LINK.parse(request, 3)), integer
     )
 
 
@@ -410,7 +413,16 @@ COMMANDS = (
         group="queue",
     ),
     Command("Q.LIST", names, 1, 2, LOGIN, "[TOPICS]", group="queue"),
-    Command("Q.LINK", link, 3, 3, on(ADMIN, 1, 2), "topic queue", group="queue", audited=whole()),
+    Command(
+        "Q.LINK",
+        link,
+        3,
+        7,
+        on(ADMIN, 1, 2),
+        "topic queue [EXPIRE ms] [CAPACITY n]",
+        group="queue",
+        audited=whole(),
+    ),
     Command(
         "Q.UNLINK", unlink, 3, 3, on(ADMIN, 1, 2), "topic queue", group="queue", audited=whole()
     ),

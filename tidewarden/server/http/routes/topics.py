@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, Meta, UnsetType
 
-from tidewarden.errors import BadArg, Full, NotFound, StoreDown
+from tidewarden.errors import BadArg, Full, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
+from tidewarden.queue.settings import LIMITS
 from tidewarden.server.http.caller import queue_in_path
 from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import RightsOf, Route, whole
+from tidewarden.server.http.route import STORE, RightsOf, Route, whole
 from tidewarden.server.verbs.queue_admin import seen_topics
 
 
@@ -25,6 +29,13 @@ class Topics(msgspec.Struct):
     """Lists topics by name."""
 
     topics: list[Topic]
+
+
+class LinkOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Says what the queue is set to before; what is absent stays. As those of Q.CONFIG."""
+
+    expire_ms: Annotated[int, Meta(ge=0, le=LIMITS["expire_ms"][1])] | UnsetType = UNSET
+    capacity: Annotated[int, Meta(ge=0, le=LIMITS["capacity"][1])] | UnsetType = UNSET
 
 
 class Linked(msgspec.Struct):
@@ -79,8 +90,9 @@ class TopicRoutes:
     async def link(self, request: web.Request) -> web.Response:
         """Link a queue to a topic, each of which is made if it is new."""
         topic, queue = queue_in_path(request, "topic"), queue_in_path(request)
-        await body_of(request, NoOptions)
-        return respond(Linked(await whole(self._queues.topics.link(topic, queue)) == 1))
+        asked = msgspec.structs.asdict(await body_of(request, LinkOptions))
+        settings = {name: value for name, value in asked.items() if value is not UNSET}
+        return respond(Linked(await whole(self._queues.topics.link(topic, queue, settings)) == 1))
 
     async def unlink(self, request: web.Request) -> web.Response:
         """Put no more of a topic's tasks into a queue; what it holds stays."""
@@ -110,8 +122,8 @@ ROUTES = (
         errors=(BadArg, NotFound, StoreDown),
     ),
     Route(
-        "PUT", f"{TOPIC}/queues/{{queue}}", "Q.LINK", TopicRoutes.link, body=NoOptions,
-        answer=Linked, errors=(BadArg, Full, StoreDown), arguments=_both,
+        "PUT", f"{TOPIC}/queues/{{queue}}", "Q.LINK", TopicRoutes.link, body=LinkOptions,
+        answer=Linked, errors=(BadArg, Full, NotFound, Stale, *STORE), arguments=_both,
     ),
     Route(
         "DELETE", f"{TOPIC}/queues/{{queue}}", "Q.UNLINK", TopicRoutes.unlink, query=NoOptions,

@@ -16,14 +16,13 @@ import logging
 import msgspec
 
 from tidewarden.errors import BadArg, Error, NotFound, Stale, StoreDown
+from tidewarden.queue.bulk import Bulk
+from tidewarden.queue.catalog import Catalog
+from tidewarden.queue.settings import Dropped, QueueSettings, dropped_from
+from tidewarden.queue.shards.resharding import Resharded
+from tidewarden.queue.shards.shard_settings import close
+from tidewarden.queue.task import STATES, check_name
 from tidewarden.store.client import StoreClient
-
-from .bulk import Bulk
-from .catalog import Catalog
-from .settings import Dropped, QueueSettings, dropped_from
-from .shards.resharding import Resharded
-from .shards.shard_settings import close
-from .task import STATES, check_name
 
 log = logging.getLogger("tidewarden.queue")
 
@@ -38,11 +37,12 @@ class DroppedQueues:
         self._link = link
         self._bulk = bulk
 
-    async def drop(self, queue: str, *, force: bool = False) -> int:
+    async def drop(self, queue: str, *, force: bool = False, free: bool = False) -> int:
         """
         Drop a queue; returns how many tasks went with it, the leased ones too.
 
-        Without ``force`` it has to be empty, and linked to no topic.
+        Without ``force`` it has to be empty, and linked to no topic. ``free``: whoever uses the name
+        makes a new queue, at once.
 
         Raises: NotFound: there is no such queue; BadArg: it is a topic, the system's, holds tasks,
         is linked, or has schedules, which have to be deleted before; Stale: its settings were
@@ -59,7 +59,7 @@ class DroppedQueues:
         shards = await catalog.open(queue)
         raw, settings = await catalog.stored(queue)
         firm = catalog.durability.firm(self._link, settings.durability, f"{{{catalog.cluster}}}")
-        note = Dropped(settings.layout + 1, settings.shards, await self._now_ms())
+        note = Dropped(settings.layout + 1, settings.shards, await self._now_ms(), free=free)
         if not await close(shards, note.layout, "last_layout" if force else "layout"):
             await catalog.keep_layout(queue, raw, settings, note.layout)
             holds = "has schedules" if force else "holds tasks or has schedules"

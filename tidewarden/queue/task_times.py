@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidewarden.histograms import HELD, LATENESS, Family
-from tidewarden.queue.shards.shard import Shard
-from tidewarden.queue.task import Taken
 
-from .session import Held
+from .sessions.session import Held
+from .shards.shard import Shard
+from .task import Taken
 
 
 class TaskTimes:
