@@ -12,7 +12,15 @@ import typer
 from . import task
 from .connection import connected
 from .options import DATA_DIR, USAGE, AsJson, DataDir, Url, stop
-from .output import cell, print_answer, print_json, print_map, print_number
+from .output import (
+    cell,
+    moment,
+    print_answer,
+    print_json,
+    print_map,
+    print_number,
+    print_table,
+)
 from .task import Queue
 
 app = typer.Typer(
@@ -80,6 +88,31 @@ def stats(
         print_json(answer)
     else:
         print_map(answer)
+
+
+@app.command("reasons")
+def reasons(
+    queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
+    """
+    Count a queue's buried tasks by why they were buried.
+
+    Example: tidewarden queue reasons mails
+    """
+    with connected(url, data_dir) as node:
+        found = node.call("Q.REASONS", queue)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (one["tasks"], moment(one["first_ms"]), moment(one["last_ms"]), one["example"], one["reason"])
+        for one in found["reasons"]
+    ]
+    print_table(("tasks", "first", "last", "example", "reason"), rows)
+    if found["others"]:
+        typer.echo(f"{found['others']} tasks have further reasons")
+    if found["more"]:
+        typer.echo(f"the {found['tasks']} tasks that were buried first were looked at")
 
 
 @app.command("pause")

@@ -196,6 +196,7 @@ class Queue:
     touch = blocking(AsyncQueue.touch)
     peek = blocking(AsyncQueue.peek)
     page = blocking(AsyncQueue.page)
+    reasons = blocking(AsyncQueue.reasons)
     wait = blocking(AsyncQueue.wait)
     kick = blocking(AsyncQueue.kick)
     update = blocking(AsyncQueue.update)

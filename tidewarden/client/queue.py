@@ -290,6 +290,12 @@ class AsyncQueue:
         (rows, cursor), _ = only(await self._run("Q.PEEK", self.name, "STATE", state, *options))
         return Page([task_info(row) for row in rows], cursor.decode())
 
+    async def reasons(self) -> dict[str, Any]:
+        """
+        Return why tasks were buried: ``reasons``, the most frequent first, by names of Q.REASONS.
+        """
+        return mapped(only(await self._run("Q.REASONS", self.name))[0])
+
     async def wait(self, id: str, *, timeout_ms: int | None = None) -> Ending:
         """
         Wait for a task's end and return its result.

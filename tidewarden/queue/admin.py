@@ -35,6 +35,23 @@ from .task import (
 )
 
 ALL = 2**31  # a count that is no limit
+REASONS_LOOKED = 100_000  # buried tasks whose reasons are counted at most
+REASONS_MAX = 100  # reasons that are told apart
+
+
+def _added(found: dict[bytes, list[Any]], reason: bytes, row: list[Any]) -> bool:
+    """Add what a page has of a reason to the others; return whether there is room for it."""
+    known = found.get(reason)
+    if known is None:
+        if len(found) == REASONS_MAX:
+            return False
+        found[reason] = row
+        return True
+    tasks, first_ms, last_ms, example = row
+    if last_ms >= known[2]:
+        known[2:] = last_ms, example
+    known[:2] = known[0] + tasks, min(known[1], first_ms)
+    return True
 
 
 class QueueAdmin:
@@ -168,6 +185,38 @@ class QueueAdmin:
             at += 1
             cursor = ""
         return tasks, ""
+
+    async def reasons(self, queue: str, max_stale_ms: int = 0) -> dict[str, Any]:
+        """
+        Return why tasks of the queue were buried, the most frequent reason first.
+
+        ``max_stale_ms``: it may be so old. It is looked at :data:`REASONS_LOOKED` tasks, those that
+        were buried first; ``more`` says whether there are others. Tasks of further reasons than
+        :data:`REASONS_MAX` are counted as ``others``.
+        """
+        found: dict[bytes, list[Any]] = {}
+        looked = others = 0
+        more = False
+        for shard in await self._catalog.open(check_name(queue)):
+            rank = 0
+            while rank >= 0 and looked < REASONS_LOOKED:
+                args = (COUNT_MAX, rank)
+                rows, rank = await self._read(shard, "queue.reasons", args, max_stale_ms)
+                looked += sum(row[1] for row in rows)
+                for reason, *row in rows:
+                    others += row[0] * (not _added(found, reason, row))
+            more = more or rank >= 0
+        rows = [
+            {
+                "reason": reason.decode("utf-8", "replace"),
+                "tasks": row[0],
+                "first_ms": row[1],
+                "last_ms": row[2],
+                "example": row[3].decode("utf-8", "surrogateescape"),
+            }
+            for reason, row in sorted(found.items(), key=lambda one: -one[1][0])
+        ]
+        return {"queue": queue, "tasks": looked, "reasons": rows, "others": others, "more": more}
 
     async def _read(self, shard: Shard, name: str, args: Sequence[Arg], max_stale_ms: int) -> Any:
         """

@@ -43,6 +43,12 @@ async def test_buried_tasks_are_seen_kicked_and_moved(door: HttpDoor) -> None:
     }
     for wrong in {}, {"count": 1, "all": True}, {"id": "a", "count": 1}, {"all": False}:
         assert (await door.call("POST", f"{Q}/buried/kick", wrong))[0] == 400, wrong
+    found = await door.good("GET", f"{Q}/buried/reasons")
+    assert [(one["reason"][:4], one["tasks"]) for one in found["reasons"]] == [
+        ("spam", 2), ("üüüü", 1),
+    ]  # fmt: skip
+    assert (found["tasks"], found["others"], found["more"]) == (3, 0, False)
+    assert found["reasons"][0]["example"] == "c"
     moved = {"all": True, "to": "spam/2", "reason_prefix": "sp"}
     assert await door.good("POST", f"{Q}/buried/move", moved) == {"moved": 2}
     found = await door.good("GET", "/v1/queues/spam%2F2/tasks")

@@ -56,6 +56,7 @@ VERBS = [
     "put",
     "read_buried",
     "reap",
+    "reasons",
     "release_all",
     "session_bury",
     "session_due",

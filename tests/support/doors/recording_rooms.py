@@ -226,6 +226,11 @@ class RecordingQueues:
         self.calls.append(("page", queue, state, count, after, *more))
         return [{"id": "a"}], "next"
 
+    async def reasons(self, queue: str, max_stale_ms: int = 0) -> dict[str, Any]:
+        self.calls.append(("reasons", queue, *((max_stale_ms,) if max_stale_ms else ())))
+        row = {"reason": "no", "tasks": 3, "first_ms": 1, "last_ms": 2, "example": "a"}
+        return {"queue": queue, "tasks": 3, "reasons": [row], "others": 0, "more": False}
+
     async def pause(self, queue: str, ms: int | None) -> None:
         self.calls.append(("pause", queue, ms))
 

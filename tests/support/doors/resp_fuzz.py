@@ -101,6 +101,7 @@ Q.CONFIG r SET order edf shards 3 dedup_ms 5
 Q.PURGE q
 Q.PURGE q STATE buried
 Q.RELEASEALL q
+Q.REASONS q MAXSTALE 5
 Q.DROP r
 Q.DROP s FORCE
 Q.DROPTOPIC t

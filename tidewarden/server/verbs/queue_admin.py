@@ -76,6 +76,7 @@ PAGE = Options(
     },
 )
 PEEK = Options("Q.PEEK", {"MAXSTALE": MAX_STALE})
+REASONS = Options("Q.REASONS", {"MAXSTALE": MAX_STALE})
 PAUSE = Options("Q.PAUSE", {"MS": Option("ms", number)})
 PURGE = Options("Q.PURGE", {"STATE": Option("state", lowered)})
 MOVE = Options(
@@ -155,6 +156,12 @@ def peek(connection: Connection, request: Request) -> Pending:
         fields.get("max_stale_ms", 0),
     )
     return Pending(page, encoder.encode)
+
+
+def reasons(connection: Connection, request: Request) -> Pending:
+    """Q.REASONS."""
+    queue, stale = queue_name(request[1]), REASONS.parse(request, 2)
+    return Pending(connection.server.queues.admin.reasons(queue, **stale), encoder.encode)
 
 
 def wait(connection: Connection, request: Request) -> Pending:
@@ -399,6 +406,9 @@ COMMANDS = (
         "queue id [MAXSTALE ms] | queue STATE s [COUNT n] [AFTER cursor] [MAXSTALE ms]",
         group="queue",
         together=TOGETHER_LONG_MAX,
+    ),
+    Command(
+        "Q.REASONS", reasons, 2, 4, on(TAKE_OR_ADMIN, 1), "queue [MAXSTALE ms]", group="queue"
     ),
     Command("Q.WAIT", wait, 4, 4, on(("put", "admin"), 1), "queue id ms", group="queue"),
     Command("Q.PAUSE", pause, 2, 4, on(ADMIN, 1), "queue [MS ms]", group="queue", audited=whole()),

@@ -30,6 +30,7 @@ Q.TOUCH q id 1                                  | take:q
 Q.BURY q id 1                                   | take:q
 Q.PEEK q id                                     | take:q or admin:q
 Q.PEEK q STATE ready                            | take:q or admin:q
+Q.REASONS q                                     | take:q or admin:q
 Q.UPDATE q id PRIORITY 3                        | admin:q
 Q.UPDATE q id PAYLOAD LEASE                     | admin:q
 Q.UPDATE q id PRIORITY 3 LEASE 0                | admin:q

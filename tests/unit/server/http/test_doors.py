@@ -379,6 +379,7 @@ ROUTES = {
     "DELETE /v1/topics/{topic}": "admin",
     "POST /v1/check": "admin",
     "GET /v1/queues/{queue}/buried": "take admin",
+    "GET /v1/queues/{queue}/buried/reasons": "take admin",
     "GET /v1/topics": "",
     "GET /v1/topics/{topic}": FIGURES,
     "PUT /v1/topics/{topic}/queues/{queue}": "admin",

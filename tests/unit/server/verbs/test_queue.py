@@ -63,6 +63,8 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.PEEK mail a maxstale 300", ("peek", "mail", "a", 300)),
         ("Q.PEEK mail STATE Ready COUNT 5 AFTER c", ("page", "mail", "ready", 5, "c")),
         ("Q.PEEK mail STATE Ready MAXSTALE 7", ("page", "mail", "ready", 100, "", 7)),
+        ("Q.REASONS mail", ("reasons", "mail")),
+        ("Q.REASONS mail MAXSTALE 7", ("reasons", "mail", 7)),
         ("Q.PAUSE mail", ("pause", "mail", None)),
         ("Q.PAUSE mail MS 5", ("pause", "mail", 5)),
         ("Q.RESUME mail", ("resume", "mail")),
@@ -138,7 +140,7 @@ async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str)
 
 @pytest.mark.parametrize(
     "request_",
-    ["Q.PUT _x a", "Q.TAKE FROM a _x", "Q.ACK _x a 1", "Q.DELETE _x a FORCE", "Q.PEEK _x a", "Q.STATS _x", "Q.CONFIG _x",
+    ["Q.PUT _x a", "Q.TAKE FROM a _x", "Q.ACK _x a 1", "Q.DELETE _x a FORCE", "Q.PEEK _x a", "Q.REASONS _x", "Q.STATS _x", "Q.CONFIG _x",
      "Q.PAUSE _x", "Q.KICK _x ID a", "Q.WAIT _x a 5",
      "Q.PURGE _x", "Q.RELEASEALL _x", "Q.MOVE _x COUNT 1 TO a", "Q.MOVE a COUNT 1 TO _x",
      "Q.DROP _x", "Q.DROPTOPIC _x", "Q.LINK _x a", "Q.LINK a _x", "Q.UNLINK _x a"],

@@ -23,7 +23,7 @@ local function shares()
     )
   end
 
-  -- Of `makers` (hash): `queues <user>` and `topics <user>`, how many there are of his; and who made
+  -- Of `makers` (hash): `queues <user>` and `topics <user>`, how many there are of his; who made
   -- which, `queue <name>` and `topic <name>`.
   function share.count(what, user)
     return tonumber(redis.call('HGET', key('makers'), what .. 's ' .. user) or 0) or 0

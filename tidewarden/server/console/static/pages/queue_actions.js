@@ -88,14 +88,15 @@ export async function drop(queue, counts) {
     (told) => `${queue} is dropped, with ${counted(told.dropped, "task")}.`);
 }
 
-/** Makes buried tasks ready. */
-export async function kickMany(queue) {
+/** Makes buried tasks ready; those of one reason, where that is given. */
+export async function kickMany(queue, reason = "") {
+  const which = SELECTION.map((one) => (one.name === "reason" ? { ...one, value: reason } : one));
   const answer = await ask({
     title: "Make buried tasks ready?",
     text: ["Their attempts, losses and history start afresh, and takers of ", code(queue),
       " get them again, those buried longest first."],
     verb: "Kick",
-    fields: SELECTION,
+    fields: which,
   });
   if (!answer) return false;
   return act(() => post(path`/v1/queues/${queue}/buried/kick`, selected(answer)),
@@ -107,13 +108,14 @@ export const kickOne = (queue, id) =>
   act(() => post(path`/v1/queues/${queue}/buried/kick`, { id }),
     (told) => (told.kicked ? `${id} is ready.` : `${id} was not buried any more.`));
 
-/** Moves buried tasks to another queue. */
-export async function moveMany(queue) {
+/** Moves buried tasks to another queue; those of one reason, where that is given. */
+export async function moveMany(queue, reason = "") {
+  const which = SELECTION.map((one) => (one.name === "reason" ? { ...one, value: reason } : one));
   const answer = await ask({
     title: "Move buried tasks?",
     text: ["They leave ", code(queue), " and are ready in the other queue, under their ids."],
     verb: "Move",
-    fields: [{ name: "to", label: "To which queue", required: true }, ...SELECTION],
+    fields: [{ name: "to", label: "To which queue", required: true }, ...which],
   });
   if (!answer?.to) return false;
   return act(
