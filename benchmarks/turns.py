@@ -139,6 +139,7 @@ S.LIST
 S.DELETE none
 S.PAUSE none
 S.RESUME none
+S.RUN none
 L.ACQUIRE lock 5
 L.RENEW lock 1 5
 L.RELEASE lock 1

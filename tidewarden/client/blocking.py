@@ -1,8 +1,8 @@
 """
 Offers the client to threads: a thread beside yours runs the asyncio client.
 
-Each method is that of its namesake in ``client.py``, ``queue.py``, ``task.py`` or ``lock.py``, and
-waits for its answer.
+Each method is that of its namesake in ``client.py``, ``queue.py``, ``schedules.py``, ``task.py`` or
+``lock.py``, and waits for its answer.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .client import ANSWER_S, GRACE_MS, RETRY_S, AsyncClient
 from .lock import AsyncLock
 from .loop_thread import Bridge, Inner, LoopThread, blocking
 from .queue import FOREVER_MS, AsyncQueue
+from .schedules import AsyncSchedules
 from .task import AsyncTask
 
 
@@ -213,6 +214,26 @@ class Queue:
     check = blocking(AsyncQueue.check)
 
 
+class Schedules:
+    """The schedules of a cluster, see :class:`AsyncSchedules`."""
+
+    def __init__(self, client: Client, inner: AsyncSchedules) -> None:
+        self.client = client
+        self.inner = inner
+
+    @property
+    def bridge(self) -> Bridge:
+        """Return the bridge to the loop that runs the asyncio client."""
+        return self.client.bridge
+
+    put = blocking(AsyncSchedules.put)
+    list = blocking(AsyncSchedules.list)
+    delete = blocking(AsyncSchedules.delete)
+    pause = blocking(AsyncSchedules.pause)
+    resume = blocking(AsyncSchedules.resume)
+    run = blocking(AsyncSchedules.run)
+
+
 class Client:
     """
     Connects to a cluster, see :class:`AsyncClient`, for any number of threads.
@@ -268,6 +289,11 @@ class Client:
     def queue(self, name: str) -> Queue:
         """Return the queue of this name; its first use makes it."""
         return Queue(self, self.inner.queue(name))
+
+    @property
+    def schedules(self) -> Schedules:
+        """Return the cluster's schedules."""
+        return Schedules(self, self.inner.schedules)
 
     def lock(self, name: str, *, lease_ms: int = 30_000) -> Lock:
         """

@@ -26,6 +26,7 @@ from .lock import AsyncLock
 from .options import words
 from .queue import AsyncQueue
 from .replies import Token, mapped, plain, token
+from .schedules import AsyncSchedules
 from .task import AsyncTask
 
 GRACE_MS = 5_000
@@ -288,6 +289,11 @@ class AsyncClient:
         Use it as ``async with client.lock("report") as lock: …``.
         """
         return AsyncLock(self, name, lease_ms)
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """Return the cluster's schedules."""
+        return AsyncSchedules(self)
 
     async def topics(self) -> dict[str, list[str]]:
         """Return every topic, with the queues that subscribe to it."""

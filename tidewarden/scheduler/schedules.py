@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import MutableSequence, Sequence
+from collections.abc import AsyncIterator, MutableSequence, Sequence
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ from tidewarden.errors import BadArg, Exists, Field, Full, NotFound
 from tidewarden.queue.queues import Queues
 from tidewarden.queue.task import TaskSpec, check_name
 
-from .rows import check_schedule_name, described, shown, spec_of, task_of
+from .rows import check_schedule_name, described, shown, spec_of, task_of, task_to_put
 from .trigger import Spec, first_tick, ticks_due
 
 log = logging.getLogger("tidewarden.scheduler")
@@ -152,6 +152,21 @@ class Schedules:
         """
         return await self._stand(name, pause=False)
 
+    async def run(self, name: str) -> str:
+        """
+        Put the task of a schedule now, paused or not; its ticks stay as they are.
+
+        DELAY and WITHIN count from now. Returns: the task's id. Raises: NotFound: there is no
+        schedule of this name; BadArg: this node cannot read it; Full, StoreDown: as of a put.
+        """
+        check_schedule_name(name)
+        async for queue, shard in self._looked_in(name):
+            found = await self._queues.scripts.run("scheduler.read", queue, shard, [name])
+            if found:
+                task = task_to_put(f"{name}:run:{secrets.token_hex(8)}", *found)
+                return await self._queues.put(queue, task)
+        raise NotFound(f"there is no schedule {name!r}")
+
     async def list(self) -> list[dict[str, Any]]:
         """
         List every schedule by name.
@@ -235,15 +250,18 @@ class Schedules:
 
     async def _stand(self, name: str, *, pause: bool) -> int:
         check_schedule_name(name)
-        named = (await self._place(name)).partition(" ")[0]
-        if named:
-            shard = await self._shard(named, name)
-            if (tick_ms := await self._stand_at(named, shard, name, pause)) >= 0:
-                return tick_ms
-        for queue, shard in await self._places():
+        async for queue, shard in self._looked_in(name):
             if (tick_ms := await self._stand_at(queue, shard, name, pause)) >= 0:
                 return tick_ms
         raise NotFound(f"there is no schedule {name!r}")
+
+    async def _looked_in(self, name: str) -> AsyncIterator[tuple[str, int]]:
+        """Yield the shard where a schedule should lie, then each that has schedules."""
+        named = (await self._place(name)).partition(" ")[0]
+        if named:
+            yield named, await self._shard(named, name)
+        for place in await self._places():
+            yield place
 
     async def _stand_at(self, queue: str, shard: int, name: str, pause: bool) -> int:
         now_ms, tick_ms = await self._queues.scripts.run(

@@ -140,3 +140,22 @@ async def test_many_tokens_are_read_together(node: Any) -> None:
             assert not isinstance(token, Error)
             assert (token.access_token, token.state) == ("at-1", "fresh")
         assert here.doors[0].tokens.calls == [("get_many", ["p/a", "p/nobody"], 5, 7)]
+
+
+async def test_schedules(client: Any) -> None:
+    schedules = client.schedules
+    for trigger in ({"cron": "0 3 * * *", "zone": "Europe/Berlin"}, {"every_ms": 3_600_000}):
+        assert await schedules.put("nightly", "reports", "run", catchup="none", **trigger) > 0
+    (found,) = await schedules.list()
+    assert (found["name"], found["every_ms"], found["catchup"]) == ("nightly", 3_600_000, "none")
+    task_id = await schedules.run("nightly")
+    (task,) = await client.take("reports")
+    assert (task.id, task.payload) == (task_id, b"run")
+    await task.ack()
+    await schedules.pause("nightly")
+    assert await schedules.resume("nightly") > 0
+    assert await schedules.delete("nightly")
+    assert not await schedules.delete("nightly")
+    for wrong in ({}, {"cron": "0 3 * * *", "every_ms": 5}):
+        with pytest.raises(BadArg, match="one of cron, every_ms and at_ms"):
+            await schedules.put("nightly", "reports", "run", **wrong)

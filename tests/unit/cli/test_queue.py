@@ -90,6 +90,7 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue config q", "Q.CONFIG q", {"lease_ms": 5}, "lease_ms  5\n"),
         ("schedule delete s", "S.DELETE s", 1, "OK\n"),
         ("schedule pause s", "S.PAUSE s", "OK", "OK\n"),
+        ("schedule run s", "S.RUN s", "s:run:5", "s:run:5\n"),
         (
             "schedule resume s",
             "S.RESUME s",

@@ -88,6 +88,7 @@ S.PUT daily EVERY 1000 CATCHUP none q body      | schedule:daily
 S.DELETE daily                                  | schedule:daily
 S.PAUSE daily                                   | schedule:daily
 S.RESUME daily                                  | schedule:daily
+S.RUN daily                                     | schedule:daily
 S.LIST                                          |
 R.STATUS                                        |
 R.TRANSFER                                      | admin
