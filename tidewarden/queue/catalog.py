@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -40,6 +40,7 @@ log = logging.getLogger("tidewarden.queue")
 
 LAYOUT_S = 1.0  # a node that cuts a queue anew is through within so long, or has died over it
 LAYOUT_ASK_S = 0.02
+DROPPED_PAGE = 200
 REREAD_S = 0.5  # after the store did not answer
 
 
@@ -309,10 +310,17 @@ class Catalog:
             self.lose(queue)
             raise _dropped_error(queue)
 
-    async def all_dropped(self) -> dict[str, bytes]:
-        """Read what is stored of each dropped queue, as JSON. Raises: StoreDown."""
-        raw = await self._link.call("HGETALL", self._dropped_key)
-        return {_text(name): note for name, note in zip(raw[::2], raw[1::2], strict=True)}
+    async def all_dropped(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Yield each dropped queue with what is stored of it, as JSON. Raises: StoreDown."""
+        cursor = b"0"
+        while True:
+            cursor, raw = await self._link.call(
+                "HSCAN", self._dropped_key, cursor, "COUNT", DROPPED_PAGE
+            )
+            for name, note in zip(raw[::2], raw[1::2], strict=True):
+                yield _text(name), note
+            if cursor == b"0":
+                return
 
     def _resharded(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
         """Read the settings anew, as a shard knows of a newer cut; then say where an id lies."""

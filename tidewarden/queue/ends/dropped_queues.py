@@ -100,7 +100,7 @@ class DroppedQueues:
         The leader calls it. Raises: StoreDown.
         """
         now_ms = await self._now_ms()
-        for queue, raw in (await self._catalog.all_dropped()).items():
+        async for queue, raw in self._catalog.all_dropped():
             try:
                 note = dropped_from(queue, raw)
                 if not note.cleared:

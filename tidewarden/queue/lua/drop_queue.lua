@@ -9,6 +9,7 @@
 --         6 it leaves the topics that it is linked to 0|1
 -- RETURNS {word, to how many topics it was linked}; word: 1 done, 0 other settings are stored or
 --         none, 'LINKED' it is linked, and nothing was done
+-- Errors  FULL: so many queues were dropped within a day that no more are noted
 -- Until the note is removed nobody makes a queue of this name by using it.
 local name, left = ARGV[3], {}
 if redis.call('HGET', key('queues'), name) ~= ARGV[4] then return { 0, 0 } end
@@ -19,6 +20,10 @@ for i = 1, #all, 2 do
   end
 end
 if #left > 0 and ARGV[6] ~= '1' then return { 'LINKED', #left / 2 } end
+local NOTED_MAX = 100000
+if redis.call('HLEN', key('dropped')) >= NOTED_MAX then
+  refuse('FULL ' .. text(NOTED_MAX) .. ' queues were dropped within a day, as many as may be')
+end
 redis.call('HDEL', key('queues'), name)
 redis.call('HSET', key('dropped'), name, ARGV[5])
 for i = 1, #left, 2 do
