@@ -105,7 +105,13 @@ def reasons(
         print_json(found)
         return
     rows = [
-        (one["tasks"], moment(one["first_ms"]), moment(one["last_ms"]), one["example"], one["reason"])
+        (
+            one["tasks"],
+            moment(one["first_ms"]),
+            moment(one["last_ms"]),
+            one["example"],
+            one["reason"],
+        )
         for one in found["reasons"]
     ]
     print_table(("tasks", "first", "last", "example", "reason"), rows)

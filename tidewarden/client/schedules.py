@@ -8,7 +8,7 @@ from tidewarden.errors import BadArg
 
 from .connection import Arg
 from .failover import only
-from .options import PutOptions, checked, payload_of, put_words, words
+from .options import TickOptions, checked, payload_of, put_words, words
 from .replies import mapped
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class AsyncSchedules:
         every_ms: int | None = None,
         at_ms: int | None = None,
         catchup: Catchup | None = None,
-        **options: Unpack[PutOptions],
+        **options: Unpack[TickOptions],
     ) -> int:
         """
         Put a schedule, in the place of one of that name; return its next tick, unix ms.
@@ -48,7 +48,7 @@ class AsyncSchedules:
         is there already stays as it is.
 
         Args: ``catchup``: what becomes of ticks at which no node ran, ``one`` task for all by
-        default. The others: see :class:`PutOptions`; ``delay_ms`` and ``within_ms`` count from the
+        default. The others: see :class:`TickOptions`; ``delay_ms`` and ``within_ms`` count from the
         tick. Raises: BadArg; Exists: the name belongs to another queue.
         """
         triggers = {"CRON": cron, "EVERY": every_ms, "AT": at_ms}

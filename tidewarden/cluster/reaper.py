@@ -60,7 +60,9 @@ class Reaper:
                 except Stale:
                     raise
                 except Error as error:
-                    log.error("what nobody uses any more could not be ended; tried again: %s", error)
+                    log.error(
+                        "what nobody uses any more could not be ended; tried again: %s", error
+                    )
             self.duty.rest(self._clock.monotonic() + BEAT_S)
             await sleep(self._clock, BEAT_S)
 

@@ -168,7 +168,7 @@ class Catalog:
         Return a queue's shards; a new queue is made, with ``new`` or the default settings.
 
         The system's are made however many there are. ``for_use``: a put or a take is to follow, so
-        one that ended because nobody used it is made, too; ``again``: likewise one that was dropped.
+        one that ended because nobody used it is made, too; ``again``: so is one that was dropped.
 
         Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full: the store's
         memory, or the number of queues; NotFound: it was dropped; Stale: what it held is still

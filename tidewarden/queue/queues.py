@@ -22,7 +22,6 @@ from .ends.queue_expiry import QueueExpiry
 from .fast_path import FastPath
 from .locks import Locks
 from .near_reads import NearReads
-from .partitioning import shard_for
 from .put import Producer
 from .sessions.hold_limit import HoldLimit
 from .sessions.lost_takes import LostTakes

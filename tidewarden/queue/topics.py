@@ -31,9 +31,7 @@ class Topics:
         self._topics_max = topics_max
         self._configure = configure
 
-    async def link(
-        self, topic: str, queue: str, settings: Mapping[str, Any] | None = None
-    ) -> int:
+    async def link(self, topic: str, queue: str, settings: Mapping[str, Any] | None = None) -> int:
         """
         Subscribe a queue, which is made when it is new, to a topic, likewise; 1, or 0 when it was.
 

@@ -41,8 +41,8 @@ class DroppedQueues:
         """
         Drop a queue; returns how many tasks went with it, the leased ones too.
 
-        Without ``force`` it has to be empty, and linked to no topic. ``free``: whoever uses the name
-        makes a new queue, at once.
+        Without ``force`` it has to be empty, and linked to no topic. ``free``: whoever uses the
+        name makes a new queue, at once.
 
         Raises: NotFound: there is no such queue; BadArg: it is a topic, the system's, holds tasks,
         is linked, or has schedules, which have to be deleted before; Stale: its settings were

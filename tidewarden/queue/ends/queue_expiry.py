@@ -22,8 +22,8 @@ class QueueExpiry:
     Looks for queues to end, on the leader.
 
     A queue is in use while somebody takes from it or waits there, and while tasks are leased. A
-    shard notes the last take. Takes that wait are not known to the store for certain, so their nodes
-    are woken first: a take that still waits asks again, and that is a use.
+    shard notes the last take. Takes that wait are not known to the store for certain, so their
+    nodes are woken first: a take that still waits asks again, and that is a use.
     """
 
     def __init__(

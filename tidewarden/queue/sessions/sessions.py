@@ -18,7 +18,6 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.errors import BadArg, Error, NoQuorum, NotFound, Stale, StoreDown
 from tidewarden.queue.background import BackgroundTasks
 from tidewarden.queue.catalog import Catalog
-from tidewarden.queue.partitioning import shard_for
 from tidewarden.queue.shards.resharding import Resharded
 from tidewarden.queue.shards.shard import Shard
 from tidewarden.queue.task import check_range

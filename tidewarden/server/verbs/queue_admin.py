@@ -407,9 +407,7 @@ COMMANDS = (
         group="queue",
         together=TOGETHER_LONG_MAX,
     ),
-    Command(
-        "Q.REASONS", reasons, 2, 4, on(TAKE_OR_ADMIN, 1), "queue [MAXSTALE ms]", group="queue"
-    ),
+    Command("Q.REASONS", reasons, 2, 4, on(TAKE_OR_ADMIN, 1), "queue [MAXSTALE ms]", group="queue"),
     Command("Q.WAIT", wait, 4, 4, on(("put", "admin"), 1), "queue id ms", group="queue"),
     Command("Q.PAUSE", pause, 2, 4, on(ADMIN, 1), "queue [MS ms]", group="queue", audited=whole()),
     Command("Q.RESUME", resume, 2, 2, on(ADMIN, 1), "queue", group="queue", audited=whole()),

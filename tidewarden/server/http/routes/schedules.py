@@ -221,7 +221,6 @@ class ScheduleRoutes:
         """Resume a schedule with the tick that it stood at."""
         return respond({"next_ms": await whole(self._schedules.resume(_name(request)))})
 
-
     async def run(self, request: web.Request) -> web.Response:
         """Put the schedule's task now, once; its ticks stay as they are."""
         return respond({"id": await whole(self._schedules.run(_name(request)))})
