@@ -96,6 +96,7 @@ def test_every_verb_has_a_script_by_its_room_and_file() -> None:
         "queue.configure.each",
         "queue.stats.each",
         "queue.tube.each",
+        "queue.unused.each",
         "cluster.beat", "cluster.bury", "cluster.claim", "cluster.clock", "cluster.register",
     }  # fmt: skip
     for script in scripts:

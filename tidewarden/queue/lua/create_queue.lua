@@ -24,7 +24,7 @@ local most = int(5, 'queues', 0, 1000000)
 local there = redis.call('HLEN', key('queues'))
 if most > 0 and there >= most then return { 'full', text(there) } end
 if most > 0 and ARGV[6] ~= '' then
-  local mine = shares().count('queue', ARGV[6])
+  local mine = shares().of('queue', ARGV[6])
   shares().check(
     ARGV[6], 'queues', 'limits.queues_max', mine, there, most, int(7, 'share', 1, 1000)
   )

@@ -30,7 +30,7 @@ end
 if on and not stored then
   local most, there = int(7, 'topics', 0, 1000000), redis.call('HLEN', key('topics'))
   if there >= most then return { 'FULL', '' } end
-  local mine = shares().count('topic', ARGV[8])
+  local mine = shares().of('topic', ARGV[8])
   shares().check(
     ARGV[8], 'topics', 'limits.queues_max', mine, there, most, int(9, 'share', 1, 1000)
   )

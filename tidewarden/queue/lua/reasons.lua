@@ -4,8 +4,8 @@
 -- READS
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 tasks at most  4 rank to begin at
--- RETURNS {a list of {reason, tasks, ms of the first, ms of the last, id of the last}; the rank behind
---         them | -1: there are no more}
+-- RETURNS {a list of {reason, tasks, ms of the first, ms of the last, id of the last}; the rank
+--         behind them | -1: there are no more}
 open()
 local most, from = int(3, 'tasks', 1, 1000), int(4, 'rank', 0, NEVER)
 local ids = redis.call('ZRANGE', key('buried'), from, from + most - 1, 'WITHSCORES')

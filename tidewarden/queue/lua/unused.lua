@@ -1,5 +1,5 @@
--- unused: whether nobody has used the shard for as long as `expire_ms` of its queue says. Nodes where
--- takes may wait are told that something is ready: those that wait ask, which is a use.
+-- unused: whether nobody has used the shard for as long as `expire_ms` of its queue says. Nodes
+-- where takes may wait are told that something is ready: those that wait ask, which is a use.
 -- DURABILITY none
 -- GROWS   no
 -- EACH    of several shards of one server in one call

@@ -25,7 +25,7 @@ local function shares()
 
   -- Of `makers` (hash): `queues <user>` and `topics <user>`, how many there are of his; who made
   -- which, `queue <name>` and `topic <name>`.
-  function share.count(what, user)
+  function share.of(what, user)
     return tonumber(redis.call('HGET', key('makers'), what .. 's ' .. user) or 0) or 0
   end
   function share.made(what, name, user)
