@@ -52,7 +52,7 @@ def test_producers_on_every_node_are_told_and_bring_nothing_back(made: dict[str,
         one.start()
     try:
         n0 = made["n0"]
-        until(lambda: b"busy" in n0.say("Q.LIST") and n0.say("Q.STATS", "busy"), START_S)
+        until(lambda: "busy" in n0.say("Q.LIST") and n0.say("Q.STATS", "busy"), START_S)
         assert n0.say("Q.DROP", "busy", "FORCE") >= 0
         for one in producers:
             one.join(START_S)
@@ -63,7 +63,7 @@ def test_producers_on_every_node_are_told_and_bring_nothing_back(made: dict[str,
         "NOTFOUND the queue busy was dropped"
     }
     for node in made.values():
-        assert b"busy" not in node.say("Q.LIST")
+        assert "busy" not in node.say("Q.LIST")
 
 
 def test_neither_a_node_that_stood_still_nor_the_next_primary_has_it(
@@ -89,13 +89,13 @@ def test_neither_a_node_that_stood_still_nor_the_next_primary_has_it(
         what="another primary",
     )
     for node in (away, asked):
-        until(lambda node=node: b"old" not in node.say("Q.LIST"), START_S)
+        until(lambda node=node: "old" not in node.say("Q.LIST"), START_S)
         assert refusal(node, "Q.PUT", "old", "late").startswith("NOTFOUND the queue old was")
     primary.start()
     until(primary.ready, START_S)
     all_in_sync(made)
-    assert b"old" not in primary.say("Q.LIST")
+    assert "old" not in primary.say("Q.LIST")
     assert refusal(primary, "Q.TAKE", "FROM", "old").startswith("NOTFOUND the queue old was")
     asked.say("Q.CONFIG", "old", "SET", "lease_ms", "5000")
-    assert asked.say("Q.PUT", "old", "new", "ID", "n0") == b"n0"
-    assert [row[3] for row in primary.say("Q.TAKE", "FROM", "old")] == [b"new"]
+    assert asked.say("Q.PUT", "old", "new", "ID", "n0") == "n0"
+    assert [row[3] for row in primary.say("Q.TAKE", "FROM", "old")] == ["new"]
