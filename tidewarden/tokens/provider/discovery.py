@@ -87,9 +87,7 @@ class Discovery:
             raise NotFoundError("its metadata name no revocation_endpoint")
         return known.revocation
 
-    async def _ask(
-        self, provider: Provider, session: aiohttp.ClientSession, known: _Known
-    ) -> None:
+    async def _ask(self, provider: Provider, session: aiohttp.ClientSession, known: _Known) -> None:
         faults = []
         for address in addresses(provider.issuer):
             try:
