@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -151,6 +152,12 @@ class CopyAge:
             self._look = asyncio.create_task(self._compare(), name="age of the near copy")
             self._look.add_done_callback(self._compared)
         return fresh
+
+    def known_ms(self) -> int:
+        """Return how long ago, at most, the copy lacked nothing; -1: that is not known."""
+        if self._connection != self._copy.connections or not math.isfinite(self._whole_at):
+            return -1
+        return math.ceil((self._clock.monotonic() - self._whole_at) * 1000)
 
     def start(self) -> None:
         """
