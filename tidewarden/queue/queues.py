@@ -76,9 +76,7 @@ class Queues:
             durability=durability,
         )
         self.scripts = ShardScripts(self.catalog, link, scripts)
-        self.near = (
-            NearReads(self.catalog, near, link, clock, alone) if near is not None else None
-        )
+        self.near = NearReads(self.catalog, near, link, clock, alone) if near is not None else None
         self.topics = Topics(self.catalog, limits.queues_max)
         self.admin = QueueAdmin(self.catalog, self.scripts, link, limits.payload_bytes, self.near)
         self.bulk = Bulk(self.catalog)

@@ -180,7 +180,7 @@ async def test_where_no_majority_is_in_reach_nothing_is_served_as_if_it_were_cur
         stats = (await side.tokens.stats())["p"]
         assert (stats["total"], "stale_ms" in stats) == (2, True)
         for refused in (side.tokens.get("p/none"), side.tokens.get("p/a", newer=1)):
-            with pytest.raises(NoQuorum, match="in reach; no living token of p/.* is known here"):
+            with pytest.raises(NoQuorum, match=r"in reach; no living token of p/.* is known here"):
                 await refused
 
 

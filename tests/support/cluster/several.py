@@ -89,9 +89,7 @@ def start(of: Iterable[Node]) -> None:
 
 
 @contextlib.contextmanager
-def serving_nodes(
-    folder: Path, processes: int = 1, extra: str = ""
-) -> Iterator[dict[str, Node]]:
+def serving_nodes(folder: Path, processes: int = 1, extra: str = "") -> Iterator[dict[str, Node]]:
     """Three that serve, until the block is left; see :func:`nodes`."""
     made = nodes(folder, processes, extra)
     try:

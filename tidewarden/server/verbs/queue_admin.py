@@ -279,9 +279,7 @@ def names(connection: Connection, request: Request) -> Pending:
 
 async def seen_names(names: Iterable[str], rights: Rights) -> list[str]:
     """Choose the users' queues of which a user of these rights may know."""
-    return [
-        name async for name in in_turns(names) if name[:1] != "_" and rights.see(name)
-    ]
+    return [name async for name in in_turns(names) if name[:1] != "_" and rights.see(name)]
 
 
 async def seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
