@@ -90,7 +90,6 @@ async def open_queues(
         system_queues=system_queues(clustered=data.clustered),
         durability=commits,
         near=near,
-        alone=links.alone,
     )
     if queues.near is not None:
         queues.near.age.start()

@@ -85,7 +85,7 @@ class StoreLinks:
         if self._finder is not None:
             self._finder.fault, self._finder.alone = fault, alone
 
-    def alone(self) -> bool:
+    def _alone(self) -> bool:
         """Tell whether no majority of the nodes is in reach, as far as is known."""
         return self._finder is not None and self._finder.alone
 
@@ -166,7 +166,8 @@ class StoreLinks:
         """
         Return the node's own copy behind ``url``, not connected yet; None if ``url`` is empty.
         """
-        return NearCopy(url, self.name("near"), self.scripts, self._clock) if url else None
+        name = self.name("near")
+        return NearCopy(url, name, self.scripts, self._clock, self._alone) if url else None
 
     def name(self, purpose: str) -> str:
         """Return the name of a connection at the store."""

@@ -39,22 +39,12 @@ class NearReads:
     """
 
     def __init__(
-        self,
-        catalog: Catalog,
-        copy: NearCopy,
-        primary: StoreClient,
-        clock: Clock,
-        alone: Callable[[], bool],
+        self, catalog: Catalog, copy: NearCopy, primary: StoreClient, clock: Clock
     ) -> None:
-        """
-        Ask by ``primary``, the connection by which the node reads otherwise.
-
-        ``alone`` tells whether no majority of the nodes is in reach, as far as is known.
-        """
+        """Ask by ``primary``, the connection by which the node reads otherwise."""
         self._catalog = catalog
         self._copy = copy
         self._primary = primary
-        self._alone = alone
         self.age = CopyAge(copy, primary, clock, self._confirm)
 
     def _confirm(self) -> Callable[[], Awaitable[None]]:
@@ -93,7 +83,7 @@ class NearReads:
         A node that hears no majority may reach a primary that one confirms. Where its own store is
         the primary and nobody confirms it, another may have been elected: it is a copy like others.
         """
-        if not self._alone():
+        if not self._copy.alone():
             return True
         if not self._primary.up:
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import Config
@@ -57,13 +57,8 @@ class Queues:
         system_queues: Mapping[str, QueueSettings],
         durability: Durability | None = None,
         near: NearCopy | None = None,
-        alone: Callable[[], bool] = bool,
     ) -> None:
-        """
-        Read the node's own copy of the data by ``near``; None: it has none.
-
-        ``alone`` tells whether no majority of the nodes is in reach, as far as is known.
-        """
+        """Read the node's own copy of the data by ``near``; None: it has none."""
         limits = config.limits
         self.drain = Drain()
         self.catalog = Catalog(
@@ -76,7 +71,7 @@ class Queues:
             durability=durability,
         )
         self.scripts = ShardScripts(self.catalog, link, scripts)
-        self.near = NearReads(self.catalog, near, link, clock, alone) if near is not None else None
+        self.near = NearReads(self.catalog, near, link, clock) if near is not None else None
         self.topics = Topics(self.catalog, limits.queues_max)
         self.admin = QueueAdmin(self.catalog, self.scripts, link, limits.payload_bytes, self.near)
         self.bulk = Bulk(self.catalog)

@@ -44,11 +44,20 @@ class NearCopy:
     """
     Runs scripts that only read in the node's own store, whatever role that has now.
 
-    ``url``: of its Unix socket and the user who reads. ``name``: of the connection. Built in the
-    event loop that uses it.
+    ``url``: of its Unix socket and the user who reads. ``name``: of the connection. ``alone`` tells
+    whether no majority of the nodes is in reach, as far as is known. Built in the event loop that
+    uses it.
     """
 
-    def __init__(self, url: str, name: str, scripts: Scripts, clock: Clock) -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        scripts: Scripts,
+        clock: Clock,
+        alone: Callable[[], bool] = bool,
+    ) -> None:
+        self.alone = alone
         self._scripts = scripts
         self._link = StoreConnection(url, name, clock, called="store of this node", patient=False)
 

@@ -57,6 +57,7 @@ async def seat(
     await scripts.use_library(link, library)
     await link.call("SET", f"{{{CLUSTER}}}:view", 1)
     near = pair.near(scripts)
+    near.alone = alone
     try:
         async with near.connected():
             queues = Queues(
@@ -67,7 +68,6 @@ async def seat(
                 views=True,
                 system_queues=system_queues(),
                 near=near,
-                alone=alone,
             )
             queues.catalog.holder = "n0.1"
             made = Seat(queues, link, near)

@@ -17,7 +17,9 @@ from support.tokens.harness import eventually
 
 from tidewarden.config.load import Tokens
 from tidewarden.errors import NoQuorum, NotFound, StoreDown
+from tidewarden.store import Scripts
 from tidewarden.store import connection as store_link
+from tidewarden.store.near_copy import NearCopy
 
 AGE_MS = 600_000
 
@@ -39,8 +41,14 @@ async def node(
     **settings: Any,
 ) -> AsyncIterator[harness.Side]:
     chosen = harness.provider(url, timeout_s=20.0, **settings)
+
+    def near(scripts: Scripts) -> NearCopy:
+        copy = pair.near(scripts)
+        copy.alone = alone
+        return copy
+
     async with harness.node(
-        pair.store, folder, chosen, go=False, sections=sections, near=pair.near, alone=alone
+        pair.store, folder, chosen, go=False, sections=sections, near=near
     ) as side:
         say_connected(reader_of(side.tokens), lambda: side.link.up)
         yield side

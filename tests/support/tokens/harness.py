@@ -160,15 +160,14 @@ async def node(
     config: Config | None = None,
     clock: Clock | None = None,
     near: Callable[[Scripts], NearCopy] | None = None,
-    alone: Callable[[], bool] = bool,
     clustered: bool = False,
     **settings: Any,
 ) -> AsyncIterator[Side]:
     """
     A node's worth of tokens on ``store``; its vault key and journal lie in ``folder``. ``more``:
     further providers, ``sections``: others of its configuration. ``clock``: of all but its links to
-    the store. ``near``: makes its own copy of the data. ``alone``: whether no majority is in reach.
-    ``clustered``: queues are made with the shards that they have on a Redis Cluster.
+    the store. ``near``: makes its own copy of the data. ``clustered``: queues are made with the shards
+    that they have on a Redis Cluster.
     """
     clock = clock or SystemClock()
     cluster = config.cluster if config is not None else Cluster(name="t")
@@ -183,9 +182,7 @@ async def node(
     await link.start(wait_s=60)
     copy = near(scripts) if near is not None else None
     made = system_queues(clustered=clustered)
-    queues = Queues(
-        config, link, scripts, clock, views=False, system_queues=made, near=copy, alone=alone
-    )
+    queues = Queues(config, link, scripts, clock, views=False, system_queues=made, near=copy)
     queues.catalog.holder = f"{name}.{boot}"
 
     def hear(push: Any) -> None:
