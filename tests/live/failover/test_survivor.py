@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from redis.exceptions import ResponseError
 from support.cluster.harness import START_S, Node, until
 from support.cluster.several import all_in_sync, serving_nodes, start
 
 from tidewarden.config.settings import Store
+from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -76,6 +78,24 @@ def get(node: Node, path: str, status: int = 200) -> Any:
     return answer.json() if "json" in answer.headers["Content-Type"] else answer.text
 
 
+def own_store(node: Node, folder: Path) -> redis.Redis:
+    """A connection to a node's own store, as the node looks at it."""
+    password = StoreCredentials.of((folder / "cluster.key").read_text().strip()).daemon
+    path = folder / node.name / "store" / "s"
+    return redis.Redis(unix_socket_path=str(path), username=DAEMON, password=password)
+
+
+def reads_near(node: Node, store: redis.Redis) -> bool:
+    """Whether a read that may be old is answered from the node's own store."""
+
+    def reads() -> int:
+        return int(store.info("commandstats").get("cmdstat_fcall_ro", {}).get("calls", 0))
+
+    before = reads()
+    ask(node, "Q.STATS", "mails", "MAXSTALE", 3_600_000)
+    return reads() > before
+
+
 @pytest.fixture(params=["its own store was the primary", "another was"])
 def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Node, list[Node]]]:
     """The survivor, and those that are killed now, with their stores."""
@@ -90,6 +110,8 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Node
             survivor.say("T.PUT", account, GRANT.replace("r1", account))
         assert ask(survivor, "T.GET", "shop/a")[4] == "fresh"
         assert "stale_ms" not in ask(survivor, "Q.STATS", "mails")
+        with own_store(survivor, tmp_path) as store:
+            until(lambda: reads_near(survivor, store), START_S, what="its copy's age is known")
         lost = [node for node in made.values() if node is not survivor]
         for node in lost:
             node.kill()
