@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +178,11 @@ def at(host: str, port: int, pids: dict[str, int], auth: tuple[str, ...] = ()) -
 def memory_bytes(target: Target) -> int:
     """What the engine says it uses."""
     return engine_bytes(target.engine)
+
+
+def hops_of(stats: Mapping[str, Any]) -> int:
+    """How often a store has read from a connection or written to one, by its INFO stats."""
+    return int(stats["total_reads_processed"]) + int(stats["total_writes_processed"])
 
 
 def purge(target: Target) -> None:

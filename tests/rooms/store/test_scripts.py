@@ -257,7 +257,7 @@ async def test_a_script_that_waited_for_copies_for_too_long_is_refused(
 ) -> None:
     n0 = await node(views=True)
     await n0.queues.put("q", TaskSpec(b"x"))
-    monkeypatch.setattr(store_scripts, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(n0.scripts, "limit_s", 0.2)
     with alone(valkey), pytest.raises(TooFewCopies, match="nothing was done"):
         await n0.queues.admin.pause("q")
 

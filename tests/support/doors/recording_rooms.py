@@ -214,13 +214,22 @@ class RecordingQueues:
         self.calls.append(("delete", queue, task_id, lease, force))
         return 1
 
-    async def peek(self, queue: str, task_id: str, max_stale_ms: int = 0) -> dict[str, Any]:
+    async def peek(
+        self, queue: str, task_id: str, max_stale_ms: int = 0, *, marks: bool = False
+    ) -> dict[str, Any]:
         more = (max_stale_ms,) if max_stale_ms else ()
         self.calls.append(("peek", queue, task_id, *more))
         return {"id": task_id, "state": "ready", "payload": b"\x00\xff", "reason": None}
 
     async def page(
-        self, queue: str, state: str, count: int, after: str, max_stale_ms: int
+        self,
+        queue: str,
+        state: str,
+        count: int,
+        after: str,
+        max_stale_ms: int,
+        *,
+        marks: bool = False,
     ) -> tuple[list[dict[str, Any]], str]:
         more = (max_stale_ms,) if max_stale_ms else ()
         self.calls.append(("page", queue, state, count, after, *more))
@@ -276,7 +285,9 @@ class RecordingQueues:
         self.calls.append(("check", queue, repair))
         return {"queue": queue, "problems": 0}
 
-    async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
+    async def stats(
+        self, queue: str, *, by_shard: bool = False, marks: bool = False
+    ) -> dict[str, Any]:
         shards = {"by_shard": [{"shard": 0, "total": 1}]} if by_shard else {}
         return {"ready": len(self.ready.get(queue, ())), "puts_total": 7} | shards
 
@@ -286,7 +297,7 @@ class RecordingQueues:
     async def exists(self, queue: str) -> bool:
         return queue != "none"
 
-    async def settings(self, queue: str) -> dict[str, Any]:
+    async def settings(self, queue: str, *, marks: bool = False) -> dict[str, Any]:
         return {"shards": 1, "order": "bands"}
 
     async def configure(self, queue: str, values: dict[str, Any]) -> None:

@@ -246,7 +246,8 @@ class Replication:
         facts = self._facts()
         await self._follower.turn(facts)
         self._heed_notice()
-        self.finder.note_fault(self._member.quorum_fault() or self.seen.cut_off())
+        lacking = self._member.quorum_fault()
+        self.finder.note_fault(lacking or self.seen.cut_off(), alone=bool(lacking))
         self._keep_set()
         self._say()
 

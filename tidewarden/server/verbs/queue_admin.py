@@ -142,7 +142,7 @@ def peek(connection: Connection, request: Request) -> Pending:
     queues = connection.server.queues
     if len(request) == 3 or (len(request) == 5 and request[3].upper() == b"MAXSTALE"):
         task_id, stale = text("An id", request[2]), PEEK.parse(request, 3)
-        return Pending(queues.admin.peek(queue, task_id, **stale), encoder.encode)
+        return Pending(queues.admin.peek(queue, task_id, **stale, marks=True), encoder.encode)
     fields = PAGE.parse(request, 2)
     if "state" not in fields:
         raise BadArg(
@@ -154,6 +154,7 @@ def peek(connection: Connection, request: Request) -> Pending:
         fields.get("count", PAGE_COUNT),
         fields.get("after", ""),
         fields.get("max_stale_ms", 0),
+        marks=True,
     )
     return Pending(page, encoder.encode)
 
@@ -268,7 +269,7 @@ def stats(connection: Connection, request: Request) -> Pending:
         name, fields = queue_name(request[1]), STATS.parse(request, 2)
 
         async def one() -> Mapping[str, Any]:
-            found = await queues.admin.stats(name, **fields)
+            found = await queues.admin.stats(name, **fields, marks=True)
             if "queues" in found:  # a topic
                 found = {
                     **found,
@@ -279,9 +280,9 @@ def stats(connection: Connection, request: Request) -> Pending:
         return Pending(one(), encoder.encode)
 
     async def every() -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
-        for name in await seen_names(queues, rights):
+        for name in await seen_names(await queues.admin.names(), rights):
             with contextlib.suppress(Internal):  # its settings cannot be read; the doctor names it
-                yield name, await queues.admin.stats(name)
+                yield name, await queues.admin.stats(name, marks=True)
 
     return Pending(encoder.encode_map(every(), connection.resp), encoder.encoded)
 
@@ -291,16 +292,16 @@ def names(connection: Connection, request: Request) -> Pending:
     queues, rights = connection.server.queues, connection.peer.rights
     if LIST.parse(request, 1):
         return Pending(seen_topics(queues, rights), encoder.encode)
-    return Pending(seen_names(queues, rights), encoder.encode)
+
+    async def seen() -> list[str]:
+        return await seen_names(await queues.catalog.names(), rights)
+
+    return Pending(seen(), encoder.encode)
 
 
-async def seen_names(queues: Queues, rights: Rights) -> list[str]:
-    """List the users' queues of which a user of these rights may know."""
-    return [
-        name
-        async for name in in_turns(await queues.catalog.names())
-        if name[:1] != "_" and rights.see(name)
-    ]
+async def seen_names(names: Iterable[str], rights: Rights) -> list[str]:
+    """Choose the users' queues of which a user of these rights may know."""
+    return [name async for name in in_turns(names) if name[:1] != "_" and rights.see(name)]
 
 
 async def seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:

@@ -236,6 +236,8 @@ class Scripts:
         self._shared = shared
         head = shared_text(shared)
         self.embedded = False  # the store is one of ours: see use_library
+        self.limit_s = PATIENCE_S
+        """How long a script waits that an embedded store refuses for now."""
         # the server has no library now: scripts run without it until the server takes it
         self._missing = False
         self._offered_at = float("-inf")
@@ -479,7 +481,7 @@ class ScriptRun:
         see to it that more do.
         """
         awaited = isinstance(error, TooFewCopies) and self._scripts.embedded
-        if not awaited or monotonic() - self._began > PATIENCE_S:
+        if not awaited or monotonic() - self._began > self._scripts.limit_s:
             return False
         asyncio.get_running_loop().call_later(AGAIN_S, self._once_more, receiver)
         return True

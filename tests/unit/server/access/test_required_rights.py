@@ -318,7 +318,7 @@ async def test_lists_show_what_the_user_may_see() -> None:
         async def topics() -> dict[str, list[str]]:
             return {"mails.all": ["mails.a", "other"], "rest": ["mails.a"]}
 
-        async def topic(name: str) -> dict[str, Any]:
+        async def topic(name: str, *, marks: bool) -> dict[str, Any]:
             return {"topic": name, "queues": ["mails.a", "other"]}
 
         async def locks(count: int, after: str) -> Any:

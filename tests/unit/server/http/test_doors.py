@@ -268,7 +268,7 @@ async def test_metrics_show_the_queues_that_have_answered(monkeypatch: pytest.Mo
     async with site() as subject:
         told = subject.door.queues.admin.stats
 
-        async def stats(queue: str) -> Any:
+        async def stats(queue: str, *, marks: bool) -> Any:
             return await (asyncio.shield(never) if queue == "mail" else told(queue))
 
         subject.door.queues.admin.stats = stats
@@ -283,7 +283,7 @@ async def test_metrics_show_the_queues_that_have_answered(monkeypatch: pytest.Mo
 
 
 def _raise(error: Exception) -> Callable[..., Any]:
-    def fail(*_: object) -> Any:
+    def fail(*_: object, **_options: object) -> Any:
         raise error
 
     return fail

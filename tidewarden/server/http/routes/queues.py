@@ -144,12 +144,12 @@ class QueueRoutes:
         """Return the figures of the queues that the caller may see, by name."""
         asked = parameters_of(request, ListOptions)
         rights = self._rights(request)
-        names = sorted(await seen_names(self._queues, rights))
+        names = sorted(await seen_names(await self._queues.admin.names(), rights))
         first = bisect.bisect_right(names, asked.after)
         found: list[dict[str, Any]] = []
         for name in names[first : first + asked.count]:
             with contextlib.suppress(Internal):  # its settings cannot be read; the doctor names it
-                found.append(await self._queues.admin.stats(name))
+                found.append(await self._queues.admin.stats(name, marks=True))
         more = first + asked.count < len(names)
         return respond(QueueList(found, names[first + asked.count - 1] if more else ""))
 
@@ -157,7 +157,7 @@ class QueueRoutes:
         """Return a queue's settings and figures."""
         queue, asked = queue_in_path(request), parameters_of(request, QueueOptions)
         stats = await self._stats(queue, asked)
-        settings = await self._queues.admin.settings(queue)
+        settings = await self._queues.admin.settings(queue, marks=True)
         return respond(QueueState(queue, settings, stats))
 
     async def stats(self, request: web.Request) -> web.Response:
@@ -167,7 +167,7 @@ class QueueRoutes:
 
     async def _stats(self, queue: str, asked: QueueOptions) -> dict[str, Any]:
         found = await self._queues.admin.stats(
-            queue, by_shard=asked.by_shard, max_stale_ms=asked.max_stale_ms
+            queue, by_shard=asked.by_shard, max_stale_ms=asked.max_stale_ms, marks=True
         )
         if "topic" in found:
             raise NotFound(f"{queue} is a topic, and no queue: see /v1/topics")
