@@ -46,9 +46,9 @@ from tidewarden.clock import Clock
 from . import files, membership
 from .membership import ANOTHER_FOLDER, NOT_THERE, Members
 from .pysync import MISSING_LEADER, REQUEST_DENIED, SUCCESS, library_now
+from .reports import Report, Reports
 from .state import Committed, RaftView, State, Times, ended_members, turn_to_ask
 from .store_facts import StoreFacts, applied, read_facts
-from .store_reports import Report, Reports
 from .wire import Message, RaftTransport
 
 logger = logging.getLogger("tidewarden.raft")

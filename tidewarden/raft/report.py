@@ -8,7 +8,7 @@ from typing import Any
 from .elector import ClusterState
 
 
-def operator_status(
+def report(
     raft: ClusterState,
     *,
     commit: int = 0,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewarden.raft.store_reports import DEPTH_MAX, REPORT_MAX, Reports, is_report
+from tidewarden.raft.reports import DEPTH_MAX, REPORT_MAX, Reports, is_report
 
 REPORT = ("a", 1, 0.5, True, ("b", "c"))
 
