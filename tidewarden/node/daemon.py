@@ -376,6 +376,7 @@ class Daemon:
             login_key=login_key(self._secret),
             ended_logins=EndedLogins(clock, rooms.parts.control.call, config.cluster.name),
             traffic=traffic,
+            carrier=None if replication is None else replication.carrier,
         )
 
     def _warn_of_doors(self) -> None:
