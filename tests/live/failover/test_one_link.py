@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 import redis
-from support.cluster.harness import serving, until
-from support.faults.faulty import LIFE_S
+from support.cluster.harness import until
 from support.faults.hosts import HostCluster
-from support.providers.counting_provider import CountingProvider, provided
 
 QUEUE = "cut.off"
 BACK_S_MAX = 120.0
@@ -22,20 +19,6 @@ GAP_S_MAX = 4.0
 Without a detour a gap has no end. It is 0.8 s of silence, 1.3 where one way alone is cut, and what
 a loaded machine adds.
 """
-
-
-@pytest.fixture(scope="module")
-def hosts(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HostCluster]:
-    with provided(CountingProvider(1, LIFE_S)) as provider:
-        made = HostCluster(tmp_path_factory.mktemp("link"), provider, synced=False, disks=False)
-        if not made.network:
-            made.close(show=False)
-            pytest.skip(made.absent["network"])
-        with serving(request, made):
-            made.wait_whole()
-            yield made
 
 
 class Writer:
