@@ -137,6 +137,12 @@ GUARDS = (
         ("live/store/test_near_copy",),
     ),
     Guard(
+        "reads-last",
+        (("tokens/verbs/reader.py", "            if await may_be_shown():", "            if True:"),),
+        ("rooms/tokens/test_lasting_reads",),
+        ("live/failover/test_token_reads",),
+    ),
+    Guard(
         "reads-only",
         (("queue/lua/shared/finish.lua", "if effect == 'reads' then", "if false then"),),
         ("live/store/test_near_copy",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, rest
 from tidewarden.errors import Error, Internal, Stale, StoreDown
 from tidewarden.progress import Progress
 from tidewarden.queue import Queues
@@ -64,7 +64,7 @@ class Reaper:
                         "what nobody uses any more could not be ended; tried again: %s", error
                     )
             self.duty.rest(self._clock.monotonic() + BEAT_S)
-            await sleep(self._clock, BEAT_S)
+            await rest(self._clock, BEAT_S)
 
     async def _end_former(self, epoch: int, former: dict[str, int]) -> None:
         """

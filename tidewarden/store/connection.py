@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, shared_turn, sleep
 from tidewarden.errors import Full, StoreDown
 
 from .connect import redact
-from .endpoint import Endpoint, PrimaryFinder
+from .endpoint import Endpoint, PrimaryFinder, server_of
 from .link_log import LinkLog
 from .reply_errors import (
     NoMajority,
@@ -327,8 +327,10 @@ class StoreConnection(asyncio.Protocol):
         self._hurries = self._transport is None
         if self._rest is not None:
             self._rest.cancel()
+        same = server_of(url) == self.at
         if not self._way.leads_to(url):
-            self._leave(f"{redact(url).partition('?')[0]} is the primary now")
+            place = redact(url).partition("?")[0]
+            self._leave("it is reached another way now" if same else f"{place} is the primary now")
 
     def _leave(self, why: str) -> None:
         """
@@ -441,7 +443,9 @@ class StoreConnection(asyncio.Protocol):
         """
         while not self._lost.is_set():
             try:
-                async with asyncio.timeout(STALL_S / (10 if self._waiting else 4)):
+                turn_s = STALL_S / (10 if self._waiting else 4)
+                limit_s = shared_turn(self._clock, turn_s) - self._clock.monotonic()
+                async with asyncio.timeout(limit_s):
                     await self._lost.wait()
             except TimeoutError:
                 silent_s = self._loop.time() - self._answered_at

@@ -48,6 +48,12 @@ class PrimaryFinder(Protocol):
         """
 
 
+def server_of(url: str) -> str:
+    """Return the address in a URL, without user, password and options."""
+    scheme, mark, rest = redact(url).partition("?")[0].partition("://")
+    return scheme + mark + rest.rpartition("@")[2]
+
+
 class Endpoint:
     """
     Leads one connection to the store at ``url``.
@@ -68,8 +74,7 @@ class Endpoint:
     @property
     def at(self) -> str:
         """Return the address now, or of the last connection, without user and password."""
-        scheme, mark, rest = redact(self._target).partition("?")[0].partition("://")
-        return scheme + mark + rest.rpartition("@")[2]
+        return server_of(self._target)
 
     @property
     def fault(self) -> str:
@@ -93,7 +98,7 @@ class Endpoint:
     def check(self) -> None:
         """Raises: BadArg: the URL is none."""
         if self.finder is None:
-            check_url(self.url)
+            check_url(self.url, found=True)
 
     async def open(self, name: str, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, object]:
         """

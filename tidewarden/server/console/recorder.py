@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, rest
 from tidewarden.errors import Error, Internal, NotFound
 from tidewarden.log import OncePer
 from tidewarden.queue import Queues
@@ -125,7 +125,7 @@ class FigureRecorder:
             except Exception:
                 if self._defects.passes():
                     log.exception("the console's figures were not recorded")
-            await sleep(self._clock, LOOK_S)
+            await rest(self._clock, LOOK_S)
 
     async def turn(self) -> None:
         """

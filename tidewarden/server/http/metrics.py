@@ -115,6 +115,9 @@ HELP = {
         "How far the store of the node, the label kind, is behind the primary"
     ),
     "tidewarden_node_store_calls_total": "Calls to the store",
+    "tidewarden_node_store_carried_connections": (
+        "Connections of other nodes to the store that this node carries, for a link is cut"
+    ),
     "tidewarden_node_store_clock_stepped_seconds": (
         "How far the steps of the store's clock went, all together"
     ),
@@ -122,6 +125,9 @@ HELP = {
     "tidewarden_node_store_connects_total": "Connections to the store that were made again",
     "tidewarden_node_store_failovers_total": (
         "Times that another store became the primary, since this node started"
+    ),
+    "tidewarden_node_store_detour_connections": (
+        "Connections to the store that go by way of another node, for a link is cut"
     ),
     "tidewarden_node_store_fills_total": "Times that the store became full",
     "tidewarden_node_store_full": "1: the store is full, puts are refused",
