@@ -232,8 +232,7 @@ async def _put_together(
     notifier = OutcomeNotifier(
         ground.counts, ground.cache, ground.settled, outside.lifecycle, outside.revoker
     )
-    alone: dict[str, OfflineClient] = {}
-    under_way = UnderWay()
+    alone, under_way = dict[str, OfflineClient](), UnderWay()
     shared = _shared_limits(ground, outside)
     make = functools.partial(_client, ground, shared, notifier, under_way)
     clients = ProviderClients(make, directory, ground.endpoint, alone, ground.whole)
