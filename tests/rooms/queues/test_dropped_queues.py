@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.inspect import link_of
 
-from tidewarden.errors import BadArg, Full, NotFound, Stale
+from tidewarden.errors import BadArg, Error, Full, NotFound, Stale
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.ends import dropped_queues
 from tidewarden.queue.settings import Dropped
@@ -347,3 +347,61 @@ async def test_one_with_schedules_is_used(node: Any) -> None:
     await link_of(queues).call("DEL", "{tw:q:0}:schedules")
     await unused_since(queues, 70_000)
     assert await look(queues) == []
+
+
+async def said(work: Any) -> str:
+    """The code and the message of what a call was refused with, or `ok`."""
+    try:
+        await work
+    except Error as error:
+        return f"{error.code} {error}"
+    return "ok"
+
+
+async def test_whoever_comes_while_it_is_dropped_is_told_the_same(node: Any) -> None:
+    """On the node that drops it, too, which forgets it while others' calls are refused."""
+    queues = (await node()).queues
+    for _ in range(3):
+        await queues.admin.configure("q", {"shards": 2})
+        drop = asyncio.ensure_future(queues.dropped.drop("q", force=True))
+        answers = set()
+        while not drop.done():
+            puts = (said(queues.put("q", TaskSpec(id=f"t{n}"))) for n in range(9))
+            answers |= set(await asyncio.gather(*puts, said(queues.admin.settings("q"))))
+        await drop
+        refusals = {answer.partition(";")[0] for answer in answers - {"ok"}}
+        assert refusals == {f"NOTFOUND {DROPPED}"}
+
+
+async def test_who_comes_to_one_that_ended_by_itself_repeats_it(node: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    (held,) = await deaf.take(deaf.open_session(), ["q"])
+    wait = asyncio.ensure_future(deaf.take(deaf.open_session(), ["q"], wait_ms=60_000))
+    await queues.dropped.drop("q", force=True, free=True)
+    with pytest.raises(Stale):
+        await deaf.put("q", TaskSpec(id="b"))
+    assert await wait == [], "who waits asks again"
+    with pytest.raises(NotFound, match=DROPPED):
+        await deaf.ack(deaf.open_session(), "q", [("a", held.lease)])
+    assert await deaf.put("q", TaskSpec(id="b")) == "b"
+    assert await queues.catalog.names() == ["q"]
+
+
+async def test_a_topic_may_have_its_name(node: Any, eventually: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    await queues.dropped.drop("q", force=True)
+    await queues.topics.link("q", "other")
+    deaf.catalog.forget("q")
+    await eventually(lambda: "q" not in deaf.catalog.shards)
+    assert await deaf.put("q", TaskSpec(id="b")) == "b"
+    assert (await queues.admin.stats("other"))["ready"] == 1
+
+
+async def test_a_topic_may_have_its_name_where_nobody_said_so(node: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    await queues.dropped.drop("q", force=True)
+    await queues.topics.link("q", "other")
+    with pytest.raises(NotFound, match="it is a topic"):
+        await deaf.put("q", TaskSpec(id="b"))
+    assert await deaf.put("q", TaskSpec(id="b")) == "b"
+    assert (await queues.admin.stats("other"))["ready"] == 1

@@ -77,7 +77,7 @@ class DroppedQueues:
                 f"the settings of {queue} were changed by somebody else at the same time; repeat"
                 " this"
             )
-        catalog.lose(queue)
+        catalog.lose(queue, free=free)
         await firm()
         return await self._clear(queue, note)
 
