@@ -265,10 +265,10 @@ async def test_its_makers_share_is_free_again(node: Any) -> None:
     assert await link_of(queues).call("HGETALL", "{tw}:makers") == []
 
 
-async def unused_since(queues: Any, ago_ms: int) -> None:
-    """Have the queue's record say that it was used so long ago."""
+async def unused_since(queues: Any, ago_ms: int, shard: int = 0) -> None:
+    """Have the record of the queue's shard say that it was used so long ago."""
     used_ms = int((await queues.catalog.time())[0]) * 1000 - ago_ms
-    await link_of(queues).call("HSET", "{tw:q:0}:shard", "used", used_ms)
+    await link_of(queues).call("HSET", f"{{tw:q:{shard}}}:shard", "used", used_ms)
 
 
 async def used(queues: Any) -> int:
@@ -301,6 +301,30 @@ async def test_a_queue_that_nobody_uses_ends_and_its_name_is_free(node: Any) -> 
     assert (shown["expire_ms"], shown["capacity"]) == (0, 0)
     assert (await queues.admin.stats("q"))["total"] == 1
     assert "q" in await look(queues)
+
+
+async def test_a_use_that_comes_after_the_look_keeps_it(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    queues = n0.queues
+    await queues.admin.configure("q", {"expire_ms": 60_000, "shards": 2})
+    await queues.put("q", TaskSpec(id="a"))
+    run_each = queues.scripts.run_each
+    taken: list[Any] = []
+
+    async def used_meanwhile(*call: Any) -> Any:
+        found = await run_each(*call)
+        taken.extend(await n1.queues.take(n1.queues.open_session(), ["q"]))
+        return found
+
+    for shard in range(2):
+        await unused_since(queues, 70_000, shard)
+    monkeypatch.setattr(queues.scripts, "run_each", used_meanwhile)
+    assert await look(queues) == ["q"]
+    (task,) = taken
+    assert await n1.queues.ack(n1.queues.open_session(), "q", [("a", task.lease)]) == [1]
+    assert await queues.put("q", TaskSpec(id="b")) == "b"
 
 
 async def test_who_waits_uses_it(node: Any) -> None:
@@ -373,16 +397,19 @@ async def test_whoever_comes_while_it_is_dropped_is_told_the_same(node: Any) -> 
         assert refusals == {f"NOTFOUND {DROPPED}"}
 
 
-async def test_who_comes_to_one_that_ended_by_itself_repeats_it(node: Any) -> None:
+async def test_who_comes_to_one_that_ended_by_itself_repeats_it(node: Any, eventually: Any) -> None:
     queues, deaf = await deaf_pair(node)
-    (held,) = await deaf.take(deaf.open_session(), ["q"])
+    await queues.bulk.purge("q")
+    await queues.admin.configure("q", {"expire_ms": 60_000})
     wait = asyncio.ensure_future(deaf.take(deaf.open_session(), ["q"], wait_ms=60_000))
-    await queues.dropped.drop("q", force=True, free=True)
+    await eventually(lambda: deaf.catalog.shards["q"][0].parked)
+    await unused_since(queues, 70_000)
+    assert await look(queues) == ["q"], "nodes where takes wait are told, which this one misses"
+    await unused_since(queues, 70_000)
+    assert await look(queues) == []
     with pytest.raises(Stale):
         await deaf.put("q", TaskSpec(id="b"))
     assert await wait == [], "who waits asks again"
-    with pytest.raises(NotFound, match=DROPPED):
-        await deaf.ack(deaf.open_session(), "q", [("a", held.lease)])
     assert await deaf.put("q", TaskSpec(id="b")) == "b"
     assert await queues.catalog.names() == ["q"]
 

@@ -41,12 +41,12 @@ class DroppedQueues:
         """
         Drop a queue; returns how many tasks went with it, the leased ones too.
 
-        Without ``force`` it has to be empty, and linked to no topic. ``free``: whoever uses the
-        name makes a new queue, at once.
+        Without ``force`` it has to be empty, and linked to no topic. ``free``: it ends because
+        nobody uses it, and whoever uses the name makes a new queue, at once.
 
         Raises: NotFound: there is no such queue; BadArg: it is a topic, the system's, holds tasks,
         is linked, or has schedules, which have to be deleted before; Stale: its settings were
-        changed meanwhile; NoQuorum, StoreDown.
+        changed meanwhile, or it is ``free`` and in use; NoQuorum, StoreDown.
         """
         catalog = self._catalog
         if check_name(queue).startswith("_"):
@@ -60,8 +60,11 @@ class DroppedQueues:
         raw, settings = await catalog.stored(queue)
         firm = catalog.durability.firm(self._link, settings.durability, f"{{{catalog.cluster}}}")
         note = Dropped(settings.layout + 1, settings.shards, await self._now_ms(), free=free)
-        if not await close(shards, note.layout, "last_layout" if force else "layout"):
+        how = "unused_layout" if free else "last_layout" if force else "layout"
+        if not await close(shards, note.layout, how):
             await catalog.keep_layout(queue, raw, settings, note.layout)
+            if free:
+                raise Stale(f"{queue} is in use")
             holds = "has schedules" if force else "holds tasks or has schedules"
             remedy = "delete these first" if force else "FORCE drops it with its tasks"
             raise BadArg(f"{queue} {holds}; {remedy}")

@@ -58,15 +58,17 @@ async def set_order(shards: Sequence[Shard], order: str, *, final: bool = False)
 
 
 async def close(
-    shards: Sequence[Shard], layout: int, how: Literal["layout", "same_layout", "last_layout"]
+    shards: Sequence[Shard],
+    layout: int,
+    how: Literal["layout", "same_layout", "last_layout", "unused_layout"],
 ) -> bool:
     """
     Close shards to every node that does not know ``layout``.
 
     Returns whether that was done in all of them. For a ``layout`` they have to be empty and without
     schedules; ``same_layout``: the queue keeps the number of its shards, so they may have
-    schedules; ``last_layout``: it is dropped, with the tasks that they hold. Raises: as
-    :func:`write`.
+    schedules; ``last_layout``: it is dropped, with the tasks that they hold; ``unused_layout``:
+    likewise, and nobody may use them. Raises: as :func:`write`.
     """
     replies = await asyncio.gather(
         *(shard.run("queue.configure", (how, layout)) for shard in shards)
