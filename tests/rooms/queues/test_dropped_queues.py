@@ -86,6 +86,28 @@ async def test_without_force_it_has_to_be_empty_and_goes_on(node: Any) -> None:
     assert await queues.dropped.drop("q") == 0
 
 
+async def test_a_drop_that_is_refused_disturbs_nobody(node: Any, eventually: Any) -> None:
+    queues = (await node()).queues
+    await queues.admin.configure("q", {"shards": 3})
+    await queues.topics.link("news", "q")
+    wait = asyncio.ensure_future(queues.take(queues.open_session(), ["q"], wait_ms=60_000))
+    shards = queues.catalog.shards["q"]
+    await eventually(lambda: all(shard.parked for shard in shards))
+    noted = [part for n in range(100_000) for part in (f"old{n}", "{}")]
+    await link_of(queues).call("HSET", "{tw}:dropped", *noted)
+    with pytest.raises(Full, match="100000 queues were dropped within a day"):
+        await queues.dropped.drop("q", force=True)
+    await link_of(queues).call("DEL", "{tw}:dropped")
+    with pytest.raises(BadArg, match="is linked"):
+        await queues.dropped.drop("q")
+    await queues.put("q", TaskSpec(id="later", delay_ms=600_000))
+    with pytest.raises(BadArg, match="holds tasks"):
+        await queues.dropped.drop("q")
+    assert queues.catalog.shards["q"] is shards
+    await queues.put("q", TaskSpec(id="a"))
+    assert [task.id for task in await wait] == ["a"]
+
+
 async def test_what_is_none_and_what_is_the_systems_is_refused(node: Any) -> None:
     queues = (await node()).queues
     with pytest.raises(NotFound, match="there is no queue none"):

@@ -5,7 +5,8 @@
 -- ARGV    1 and 2 as everywhere, not read
 --         3 the queue
 --         4 its settings as they were read (JSON)
---         5 what is noted of it (JSON, see queue/dropped_queues.py)
+--         5 what is noted of it (JSON, see queue/settings.py); "": it is looked whether it may be
+--           dropped, and nothing is done
 --         6 it leaves the topics that it is linked to 0|1
 -- RETURNS {word, to how many topics it was linked}; word: 1 done, 0 other settings are stored or
 --         none, 'LINKED' it is linked, and nothing was done
@@ -24,6 +25,7 @@ local NOTED_MAX = 100000
 if redis.call('HLEN', key('dropped')) >= NOTED_MAX then
   refuse('FULL ' .. text(NOTED_MAX) .. ' queues were dropped within a day, as many as may be')
 end
+if ARGV[5] == '' then return { 1, #left / 2 } end
 redis.call('HDEL', key('queues'), name)
 redis.call('HSET', key('dropped'), name, ARGV[5])
 for i = 1, #left, 2 do

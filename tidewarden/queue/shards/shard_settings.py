@@ -18,6 +18,7 @@ LANES_PIECE = 200  # lanes that one script looks at when a setting of theirs cha
 NOT_EMPTY = b"NOTEMPTY"
 OTHER_LANES = 2
 
+Closing = Literal["layout", "same_layout", "last_layout", "unused_layout"]
 RunAll = Callable[[Sequence[Shard], str, Sequence[Arg]], Awaitable[list[Any]]]
 
 
@@ -60,7 +61,7 @@ async def set_order(shards: Sequence[Shard], order: str, *, final: bool = False)
 async def close(
     shards: Sequence[Shard],
     layout: int,
-    how: Literal["layout", "same_layout", "last_layout", "unused_layout"],
+    how: Closing,
 ) -> bool:
     """
     Close shards to every node that does not know ``layout``.

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from tidewarden.errors import BadArg, Internal, NotFound, Stale, StoreDown
+from tidewarden.errors import BadArg, Full, Internal, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.settings import LIMITS, OURS, QueueSettings
 from tidewarden.queue.task import TIME_MAX_MS
@@ -289,7 +289,7 @@ ROUTES = (
         QueueRoutes.drop,
         query=DropOptions,
         answer=Dropped,
-        errors=(BadArg, NotFound, Stale, *STORE),
+        errors=(BadArg, Full, NotFound, Stale, *STORE),
     ),
     Route(
         "POST",
