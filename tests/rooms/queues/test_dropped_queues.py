@@ -287,6 +287,50 @@ async def test_its_makers_share_is_free_again(node: Any) -> None:
     assert await link_of(queues).call("HGETALL", "{tw}:makers") == []
 
 
+async def test_a_topic_goes_on_without_a_queue_that_ended(node: Any) -> None:
+    """Also where a node has heard neither of the end nor that the topic lacks it now."""
+    queues, deaf = await deaf_pair(node)
+    for name in ("q", "r"):
+        await queues.topics.link("news", name)
+    await deaf.put("news", TaskSpec(id="a"))
+    for free in (False, True):
+        await queues.dropped.drop("q", force=True) if not free else await expire(queues)
+        for n in range(3):
+            assert await deaf.put("news", TaskSpec(id=f"{free}-{n}")) == f"{free}-{n}"
+            spec = TaskSpec(id=f"{free}-w{n}")
+            assert await deaf.capacity_wait.put("news", spec, 5) == spec.id
+        assert await queues.catalog.names() == ["r"], "no copy makes it again"
+        await queues.admin.configure("q", {"expire_ms": 60_000})
+        await queues.topics.link("news", "q")
+        deaf.catalog.topics["news"] = ("q", "r")
+        await deaf.catalog.open("q")
+    assert (await queues.admin.stats("r"))["ready"] == 13
+
+
+async def test_a_queue_that_was_dropped_is_not_linked(node: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    await queues.dropped.drop("q", force=True)
+    with pytest.raises(NotFound, match=DROPPED):
+        await deaf.topics.link("news", "q")
+    assert await queues.topics.all() == {}
+
+
+async def test_a_queue_that_ended_is_made_again_as_it_is_linked(node: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    await queues.admin.configure("q", {"expire_ms": 60_000})
+    await deaf.catalog.stored("q")
+    await expire(queues)
+    assert await deaf.topics.link("news", "q") == 1
+    assert (await queues.admin.settings("q"))["expire_ms"] == 0
+    assert (await queues.admin.stats("q"))["total"] == 0
+
+
+async def expire(queues: Any) -> None:
+    """Let the queue end because nobody uses it."""
+    await unused_since(queues, 70_000)
+    assert "q" not in await look(queues)
+
+
 async def unused_since(queues: Any, ago_ms: int, shard: int = 0) -> None:
     """Have the record of the queue's shard say that it was used so long ago."""
     used_ms = int((await queues.catalog.time())[0]) * 1000 - ago_ms
