@@ -498,3 +498,11 @@ async def test_a_topic_may_have_its_name_where_nobody_said_so(node: Any) -> None
         await deaf.put("q", TaskSpec(id="b"))
     assert await deaf.put("q", TaskSpec(id="b")) == "b"
     assert (await queues.admin.stats("other"))["ready"] == 1
+
+
+async def test_a_list_of_schedules_goes_on_without_it(node: Any) -> None:
+    """Its name was read before it was dropped."""
+    queues = (await node()).queues
+    await queues.put("q", TaskSpec(id="a"))
+    await queues.dropped.drop("q", force=True)
+    assert await queues.scripts.having(["q", "r"], "schedules") == []
