@@ -103,6 +103,7 @@ class Catalog:
         # of users' queues with one shard, by the name as it comes
         self.plain: dict[bytes, Shard] = {}
         self.topics: dict[str, tuple[str, ...]] = {}
+        self.turns: dict[str, int] = {}  # of takes, in queues of several shards
         self.expiring: set[str] = set()  # queues that end when nobody uses them
         self.lease_clock = LeaseClock(clock)
         self.store_memory = ClusterMemory() if link.clustered else StoreMemory()
@@ -304,6 +305,7 @@ class Catalog:
         self.settings.pop(queue, None)
         self.expiring.discard(queue)
         self.partitioners.pop(queue, None)
+        self.turns.pop(queue, None)
         self.plain.clear()
         for shard in self.shards.pop(queue, ()):
             shard.retire(None if free else _dropped_error(queue))
