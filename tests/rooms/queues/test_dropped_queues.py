@@ -12,6 +12,7 @@ from support.inspect import link_of
 from tidewarden.errors import BadArg, Error, Full, NotFound, Stale
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.ends import dropped_queues
+from tidewarden.queue.partitioning import shard_of
 from tidewarden.queue.settings import Dropped
 from tidewarden.queue.shards.shard_settings import close
 from tidewarden.user_limits import ACTING
@@ -506,3 +507,18 @@ async def test_a_list_of_schedules_goes_on_without_it(node: Any) -> None:
     await queues.put("q", TaskSpec(id="a"))
     await queues.dropped.drop("q", force=True)
     assert await queues.scripts.having(["q", "r"], "schedules") == []
+
+
+async def test_no_lease_is_one_of_the_old_queues(node: Any) -> None:
+    """Its ids lie in other shards now, which have given out fewer numbers."""
+    queues = (await node(views=True)).queues
+    await queues.admin.configure("q", {"shards": 2})
+    task_id = next(name for name in map(str, range(99)) if shard_of(name, 2) == 1)
+    await queues.put("q", TaskSpec(id=task_id))
+    (old,) = await queues.take(queues.open_session(), ["q"])
+    await queues.dropped.drop("q", force=True)
+    await queues.admin.configure("q", {"lease_ms": 60_000})
+    await queues.put("q", TaskSpec(id=task_id))
+    (new,) = await queues.take(queues.open_session(), ["q"])
+    assert new.lease > old.lease
+    assert await queues.ack(queues.open_session(), "q", [(task_id, old.lease)]) == [0]

@@ -22,7 +22,7 @@ from tidewarden.queue.catalog import Catalog
 from tidewarden.queue.settings import Dropped, QueueSettings, dropped_from
 from tidewarden.queue.shards.resharding import Resharded
 from tidewarden.queue.shards.shard import Shard
-from tidewarden.queue.shards.shard_settings import Closing, close
+from tidewarden.queue.shards.shard_settings import Closing, above, close, last_lease
 from tidewarden.queue.task import STATES, check_name
 from tidewarden.store.client import StoreClient
 
@@ -151,6 +151,10 @@ class DroppedQueues:
         )
         try:
             removed = await self._bulk.purge_shards(shards, STATES, final=True)
+            lease = above(await last_lease(self._link, shards))
+            await asyncio.gather(
+                *(shard.run("queue.configure", lease, final=True) for shard in shards)
+            )
             answers = await asyncio.gather(
                 *(shard.run("queue.wipe", (KEPT_MS,), final=True) for shard in shards)
             )
