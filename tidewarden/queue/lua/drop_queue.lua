@@ -14,18 +14,20 @@
 -- Until the note is removed nobody makes a queue of this name by using it.
 local name, left = ARGV[3], {}
 if redis.call('HGET', key('queues'), name) ~= ARGV[4] then return { 0, 0 } end
-local all = redis.call('HGETALL', key('topics'))
+-- A look by force leaves out the topics, which may be long.
+local look, force = ARGV[5] == '', ARGV[6] == '1'
+local all = look and force and {} or redis.call('HGETALL', key('topics'))
 for i = 1, #all, 2 do
-  if has(all[i + 1], name) then
+  if string.find(all[i + 1], name, 1, true) and has(all[i + 1], name) then
     left[#left + 1], left[#left + 2] = all[i], without(all[i + 1], name)
   end
 end
-if #left > 0 and ARGV[6] ~= '1' then return { 'LINKED', #left / 2 } end
+if #left > 0 and not force then return { 'LINKED', #left / 2 } end
 local NOTED_MAX = 100000
 if redis.call('HLEN', key('dropped')) >= NOTED_MAX then
   refuse('FULL ' .. text(NOTED_MAX) .. ' queues were dropped within a day, as many as may be')
 end
-if ARGV[5] == '' then return { 1, #left / 2 } end
+if look then return { 1, #left / 2 } end
 redis.call('HDEL', key('queues'), name)
 redis.call('HSET', key('dropped'), name, ARGV[5])
 for i = 1, #left, 2 do
