@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from tidewarden.clock import Clock, rest
-from tidewarden.errors import Error, Internal, Stale, StoreDown
+from tidewarden.errors import Error, Internal, NotFound, Stale, StoreDown
 from tidewarden.progress import Progress
 from tidewarden.queue import Queues
 
@@ -105,6 +105,8 @@ class Reaper:
                 shards = await self._queues.catalog.shard_count(queue)
             except Internal as error:  # its settings cannot be read, which must not stop the others
                 log.error("the leases of %s in %s could not be ended: %s", node, queue, error)
+                continue
+            except NotFound:  # it was dropped since the names were read
                 continue
             for shard in range(shards):
                 if away is not None and not self._queues.catalog.reachable(queue, shard):

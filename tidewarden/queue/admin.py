@@ -23,7 +23,7 @@ from .partitioning import DIGITS_MAX, STRATEGIES, shard_for
 from .settings import CUT_FIELDS, LANE_FIELDS, QueueSettings, changed
 from .shards.shard import Shard
 from .shards.shard_scripts import ShardScripts
-from .shards.shard_settings import close, look_at_lanes, set_order
+from .shards.shard_settings import close, last_lease, look_at_lanes, set_order
 from .task import (
     COUNT_MAX,
     STATES,
@@ -428,8 +428,10 @@ class QueueAdmin:
         closed = await close(
             self._catalog.shards[queue], new.layout, "same_layout" if same else "layout"
         )
+        lease = await last_lease(self._link, self._catalog.shards[queue])
+        shards = self._catalog.shards_with(queue, new)
         # something was put meanwhile
-        if not (closed and await set_order(self._catalog.shards_with(queue, new), new.order)):
+        if not (closed and await set_order(shards, new.order, lease)):
             await self._catalog.keep_layout(queue, raw, old, new.layout)
             raise refused
 

@@ -103,6 +103,7 @@ class Catalog:
         # of users' queues with one shard, by the name as it comes
         self.plain: dict[bytes, Shard] = {}
         self.topics: dict[str, tuple[str, ...]] = {}
+        self.turns: dict[str, int] = {}  # of takes, in queues of several shards
         self.expiring: set[str] = set()  # queues that end when nobody uses them
         self.lease_clock = LeaseClock(clock)
         self.store_memory = ClusterMemory() if link.clustered else StoreMemory()
@@ -295,20 +296,44 @@ class Catalog:
             shard.gate.system = system
         return shards
 
-    def lose(self, queue: str) -> None:
-        """Forget a queue that was dropped: takes that wait in it end, and are told."""
+    def lose(self, queue: str, *, free: bool = False) -> None:
+        """
+        Forget a queue that was dropped: takes that wait in it end, and are told.
+
+        ``free``: it ended because nobody used it, so they end with nothing, and may ask again.
+        """
         self.settings.pop(queue, None)
         self.expiring.discard(queue)
         self.partitioners.pop(queue, None)
+        self.turns.pop(queue, None)
         self.plain.clear()
         for shard in self.shards.pop(queue, ()):
-            shard.retire(_dropped_error(queue))
+            shard.retire(None if free else _dropped_error(queue))
 
-    async def refuse_dropped(self, queue: str) -> None:
-        """Raise NotFound if a queue of this name was dropped within a day. Raises: StoreDown."""
-        if await self._link.call("HEXISTS", self._dropped_key, queue):
-            self.lose(queue)
-            raise _dropped_error(queue)
+    def _ended(self, queue: str, raw: bytes, *, of_use: bool) -> Error:
+        """
+        Forget a queue of which that is noted as dropped; return the error for who uses it.
+
+        ``of_use``: where the next put or take makes a new queue, the error says to repeat it.
+        """
+        try:
+            free = dropped_from(queue, raw).free
+        except Internal:
+            free = False
+        self.lose(queue, free=free)
+        if free and of_use:
+            return Stale(f"the queue {queue} ended, for nobody used it; repeat this")
+        return _dropped_error(queue)
+
+    async def refuse_dropped(self, queue: str, *, of_use: bool = False) -> None:
+        """
+        Raise NotFound if a queue of this name was dropped within a day.
+
+        ``of_use``: see :meth:`_ended`. Raises: Stale: by that; StoreDown.
+        """
+        raw = await self._link.call("HGET", self._dropped_key, queue)
+        if raw is not None:
+            raise self._ended(queue, raw, of_use=of_use)
 
     async def all_dropped(self) -> AsyncIterator[tuple[str, bytes]]:
         """Yield each dropped queue with what is stored of it, as JSON. Raises: StoreDown."""
@@ -418,7 +443,8 @@ class Catalog:
                     await self.settle(queue)
         for queue in list(self.settings):
             if queue.encode() not in stored:
-                with contextlib.suppress(NotFound):  # it was dropped, or a topic has its name now
+                # it was dropped or ended, or a topic has its name now
+                with contextlib.suppress(NotFound, Stale):
                     await self._again(queue)
 
     async def _again(self, queue: str) -> bytes:
@@ -427,13 +453,18 @@ class Catalog:
 
         It is made as this node knows it.
 
-        Raises: NotFound: it was dropped, or the name is a topic's now; StoreDown.
+        Raises: NotFound: it was dropped, or the name is a topic's now; Stale: it ended because
+        nobody used it, so who repeats what uses it makes a new one; StoreDown.
         """
-        what, raw = await self._make(queue, self.settings[queue])
-        if what == b"dropped":
-            self.lose(queue)
+        known = self.settings.get(queue)
+        if known is None:  # it was forgotten while this was on its way
+            await self.refuse_dropped(queue, of_use=True)
             raise _dropped_error(queue)
+        what, raw = await self._make(queue, known)
+        if what == b"dropped":
+            raise self._ended(queue, raw, of_use=True)
         if what == b"topic":
+            self.lose(queue)
             raise NotFound(f"there is no queue {queue} any more; it is a topic")
         self.build(queue, settings_from(queue, raw))
         if what == b"new":
@@ -485,6 +516,7 @@ class Catalog:
         raw = await self._link.call("HGET", self.names_key, queue)
         links = None if raw is not None else await self.stored_links(queue)
         if links is not None:
+            self.lose(queue)  # a queue of this name was dropped
             self.topics[queue] = links
         elif raw is None:
             self.topics.pop(queue, None)

@@ -53,7 +53,6 @@ class Consumer:
         self._hold_limit = hold_limit
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._turn: dict[str, int] = {}
         self.under_way = under_way
         self.times = under_way.times
 
@@ -128,7 +127,8 @@ class Consumer:
         that does not count: another node may have put something there, of which this node was not
         told.
         """
-        turn = self._turn[queue] = self._turn.get(queue, -1) + 1
+        turns = self._catalog.turns
+        turn = turns[queue] = turns.get(queue, -1) + 1
         first = turn % len(known)
         around = known[first:] + known[:first]
         if turn // len(known) % FAIR_ROUND:

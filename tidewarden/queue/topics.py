@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from tidewarden.errors import BadArg, Full, NotFound
+from tidewarden.errors import BadArg, Full, NotFound, Stale
 
 from .catalog import Catalog
 from .task import check_name
@@ -39,7 +40,7 @@ class Topics:
 
         Raises: BadArg: the topic's name is a queue's, or the queue's a topic's; or the topic has
         1,000 queues. Full: it is new, and there are ``limits.queues_max`` topics, or the user who
-        acts has made its share of them.
+        acts has made its share of them. NotFound: the queue was dropped.
         """
         if check_name(topic, "topic") == check_name(queue):
             raise BadArg(
@@ -54,6 +55,10 @@ class Topics:
         word, links = await self._catalog.run_on_names(
             "queue.link", topic, queue, 1, LINKS_MAX, most, *self._catalog.maker
         )
+        if word == b"GONE":  # it ended, and this node had not heard of that, or just now
+            with contextlib.suppress(NotFound, Stale):
+                await self._catalog.stored(queue)
+            return await self.link(topic, queue, settings)
         if word == b"QUEUE":
             raise BadArg(f"{topic} is a queue already; a topic has a name of its own")
         if word == b"TOPIC":

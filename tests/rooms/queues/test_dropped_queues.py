@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from support.inspect import link_of
 
-from tidewarden.errors import BadArg, Full, NotFound, Stale
+from tidewarden.errors import BadArg, Error, Full, NotFound, Stale
 from tidewarden.queue import TaskSpec
 from tidewarden.queue.ends import dropped_queues
+from tidewarden.queue.partitioning import shard_of
 from tidewarden.queue.settings import Dropped
 from tidewarden.queue.shards.shard_settings import close
 from tidewarden.user_limits import ACTING
@@ -84,6 +85,28 @@ async def test_without_force_it_has_to_be_empty_and_goes_on(node: Any) -> None:
     (task,) = await queues.take(queues.open_session(), ["q"])
     assert await queues.ack(queues.open_session(), "q", [("a", task.lease)]) == [1]
     assert await queues.dropped.drop("q") == 0
+
+
+async def test_a_drop_that_is_refused_disturbs_nobody(node: Any, eventually: Any) -> None:
+    queues = (await node()).queues
+    await queues.admin.configure("q", {"shards": 3})
+    await queues.topics.link("news", "q")
+    wait = asyncio.ensure_future(queues.take(queues.open_session(), ["q"], wait_ms=60_000))
+    shards = queues.catalog.shards["q"]
+    await eventually(lambda: all(shard.parked for shard in shards))
+    noted = [part for n in range(100_000) for part in (f"old{n}", "{}")]
+    await link_of(queues).call("HSET", "{tw}:dropped", *noted)
+    with pytest.raises(Full, match="100000 queues were dropped within a day"):
+        await queues.dropped.drop("q", force=True)
+    await link_of(queues).call("DEL", "{tw}:dropped")
+    with pytest.raises(BadArg, match="is linked"):
+        await queues.dropped.drop("q")
+    await queues.put("q", TaskSpec(id="later", delay_ms=600_000))
+    with pytest.raises(BadArg, match="holds tasks"):
+        await queues.dropped.drop("q")
+    assert queues.catalog.shards["q"] is shards
+    await queues.put("q", TaskSpec(id="a"))
+    assert [task.id for task in await wait] == ["a"]
 
 
 async def test_what_is_none_and_what_is_the_systems_is_refused(node: Any) -> None:
@@ -265,10 +288,54 @@ async def test_its_makers_share_is_free_again(node: Any) -> None:
     assert await link_of(queues).call("HGETALL", "{tw}:makers") == []
 
 
-async def unused_since(queues: Any, ago_ms: int) -> None:
-    """Have the queue's record say that it was used so long ago."""
+async def test_a_topic_goes_on_without_a_queue_that_ended(node: Any) -> None:
+    """Also where a node has heard neither of the end nor that the topic lacks it now."""
+    queues, deaf = await deaf_pair(node)
+    for name in ("q", "r"):
+        await queues.topics.link("news", name)
+    await deaf.put("news", TaskSpec(id="a"))
+    for free in (False, True):
+        await queues.dropped.drop("q", force=True) if not free else await expire(queues)
+        for n in range(3):
+            assert await deaf.put("news", TaskSpec(id=f"{free}-{n}")) == f"{free}-{n}"
+            spec = TaskSpec(id=f"{free}-w{n}")
+            assert await deaf.capacity_wait.put("news", spec, 5) == spec.id
+        assert await queues.catalog.names() == ["r"], "no copy makes it again"
+        await queues.admin.configure("q", {"expire_ms": 60_000})
+        await queues.topics.link("news", "q")
+        deaf.catalog.topics["news"] = ("q", "r")
+        await deaf.catalog.open("q")
+    assert (await queues.admin.stats("r"))["ready"] == 13
+
+
+async def test_a_queue_that_was_dropped_is_not_linked(node: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    await queues.dropped.drop("q", force=True)
+    with pytest.raises(NotFound, match=DROPPED):
+        await deaf.topics.link("news", "q")
+    assert await queues.topics.all() == {}
+
+
+async def test_a_queue_that_ended_is_made_again_as_it_is_linked(node: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    await queues.admin.configure("q", {"expire_ms": 60_000})
+    await deaf.catalog.stored("q")
+    await expire(queues)
+    assert await deaf.topics.link("news", "q") == 1
+    assert (await queues.admin.settings("q"))["expire_ms"] == 0
+    assert (await queues.admin.stats("q"))["total"] == 0
+
+
+async def expire(queues: Any) -> None:
+    """Let the queue end because nobody uses it."""
+    await unused_since(queues, 70_000)
+    assert "q" not in await look(queues)
+
+
+async def unused_since(queues: Any, ago_ms: int, shard: int = 0) -> None:
+    """Have the record of the queue's shard say that it was used so long ago."""
     used_ms = int((await queues.catalog.time())[0]) * 1000 - ago_ms
-    await link_of(queues).call("HSET", "{tw:q:0}:shard", "used", used_ms)
+    await link_of(queues).call("HSET", f"{{tw:q:{shard}}}:shard", "used", used_ms)
 
 
 async def used(queues: Any) -> int:
@@ -301,6 +368,30 @@ async def test_a_queue_that_nobody_uses_ends_and_its_name_is_free(node: Any) -> 
     assert (shown["expire_ms"], shown["capacity"]) == (0, 0)
     assert (await queues.admin.stats("q"))["total"] == 1
     assert "q" in await look(queues)
+
+
+async def test_a_use_that_comes_after_the_look_keeps_it(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n0, n1 = await node("n0"), await node("n1")
+    queues = n0.queues
+    await queues.admin.configure("q", {"expire_ms": 60_000, "shards": 2})
+    await queues.put("q", TaskSpec(id="a"))
+    run_each = queues.scripts.run_each
+    taken: list[Any] = []
+
+    async def used_meanwhile(*call: Any) -> Any:
+        found = await run_each(*call)
+        taken.extend(await n1.queues.take(n1.queues.open_session(), ["q"]))
+        return found
+
+    for shard in range(2):
+        await unused_since(queues, 70_000, shard)
+    monkeypatch.setattr(queues.scripts, "run_each", used_meanwhile)
+    assert await look(queues) == ["q"]
+    (task,) = taken
+    assert await n1.queues.ack(n1.queues.open_session(), "q", [("a", task.lease)]) == [1]
+    assert await queues.put("q", TaskSpec(id="b")) == "b"
 
 
 async def test_who_waits_uses_it(node: Any) -> None:
@@ -347,3 +438,87 @@ async def test_one_with_schedules_is_used(node: Any) -> None:
     await link_of(queues).call("DEL", "{tw:q:0}:schedules")
     await unused_since(queues, 70_000)
     assert await look(queues) == []
+
+
+async def said(work: Any) -> str:
+    """The code and the message of what a call was refused with, or `ok`."""
+    try:
+        await work
+    except Error as error:
+        return f"{error.code} {error}"
+    return "ok"
+
+
+async def test_whoever_comes_while_it_is_dropped_is_told_the_same(node: Any) -> None:
+    """On the node that drops it, too, which forgets it while others' calls are refused."""
+    queues = (await node()).queues
+    for _ in range(3):
+        await queues.admin.configure("q", {"shards": 2})
+        drop = asyncio.ensure_future(queues.dropped.drop("q", force=True))
+        answers = set()
+        while not drop.done():
+            puts = (said(queues.put("q", TaskSpec(id=f"t{n}"))) for n in range(9))
+            answers |= set(await asyncio.gather(*puts, said(queues.admin.settings("q"))))
+        await drop
+        refusals = {answer.partition(";")[0] for answer in answers - {"ok"}}
+        assert refusals == {f"NOTFOUND {DROPPED}"}
+
+
+async def test_who_comes_to_one_that_ended_by_itself_repeats_it(node: Any, eventually: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    await queues.bulk.purge("q")
+    await queues.admin.configure("q", {"expire_ms": 60_000})
+    wait = asyncio.ensure_future(deaf.take(deaf.open_session(), ["q"], wait_ms=60_000))
+    await eventually(lambda: deaf.catalog.shards["q"][0].parked)
+    await unused_since(queues, 70_000)
+    assert await look(queues) == ["q"], "nodes where takes wait are told, which this one misses"
+    await unused_since(queues, 70_000)
+    assert await look(queues) == []
+    with pytest.raises(Stale):
+        await deaf.put("q", TaskSpec(id="b"))
+    assert await wait == [], "who waits asks again"
+    assert await deaf.put("q", TaskSpec(id="b")) == "b"
+    assert await queues.catalog.names() == ["q"]
+
+
+async def test_a_topic_may_have_its_name(node: Any, eventually: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    await queues.dropped.drop("q", force=True)
+    await queues.topics.link("q", "other")
+    deaf.catalog.forget("q")
+    await eventually(lambda: "q" not in deaf.catalog.shards)
+    assert await deaf.put("q", TaskSpec(id="b")) == "b"
+    assert (await queues.admin.stats("other"))["ready"] == 1
+
+
+async def test_a_topic_may_have_its_name_where_nobody_said_so(node: Any) -> None:
+    queues, deaf = await deaf_pair(node)
+    await queues.dropped.drop("q", force=True)
+    await queues.topics.link("q", "other")
+    with pytest.raises(NotFound, match="it is a topic"):
+        await deaf.put("q", TaskSpec(id="b"))
+    assert await deaf.put("q", TaskSpec(id="b")) == "b"
+    assert (await queues.admin.stats("other"))["ready"] == 1
+
+
+async def test_a_list_of_schedules_goes_on_without_it(node: Any) -> None:
+    """Its name was read before it was dropped."""
+    queues = (await node()).queues
+    await queues.put("q", TaskSpec(id="a"))
+    await queues.dropped.drop("q", force=True)
+    assert await queues.scripts.having(["q", "r"], "schedules") == []
+
+
+async def test_no_lease_is_one_of_the_old_queues(node: Any) -> None:
+    """Its ids lie in other shards now, which have given out fewer numbers."""
+    queues = (await node(views=True)).queues
+    await queues.admin.configure("q", {"shards": 2})
+    task_id = next(name for name in map(str, range(99)) if shard_of(name, 2) == 1)
+    await queues.put("q", TaskSpec(id=task_id))
+    (old,) = await queues.take(queues.open_session(), ["q"])
+    await queues.dropped.drop("q", force=True)
+    await queues.admin.configure("q", {"lease_ms": 60_000})
+    await queues.put("q", TaskSpec(id=task_id))
+    (new,) = await queues.take(queues.open_session(), ["q"])
+    assert new.lease > old.lease
+    assert await queues.ack(queues.open_session(), "q", [(task_id, old.lease)]) == [0]

@@ -166,3 +166,23 @@ async def test_a_lock_that_comes_as_its_asker_goes_is_free(
             while (await door.call("GET", "/v1/locks/a"))[0] != 404:
                 await asyncio.sleep(0.005)
         await eventually(lambda: session.held == {})
+
+
+async def test_a_queue_that_is_dropped_while_all_are_told_is_left_out(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await node()
+    async with http_door(made.queues) as door:
+        await buried(door, "a")
+        await door.good("DELETE", f"{Q}?force=true")
+        await door.good("PUT", "/v1/topics/news/queues/other", {})
+
+        async def names() -> list[str]:
+            return ["mail", "other"]
+
+        monkeypatch.setattr(made.queues.catalog, "names", names)
+        assert [one["queue"] for one in (await door.good("GET", "/v1/queues"))["queues"]] == [
+            "other"
+        ]
+        found = await door.good("POST", "/v1/check", {})
+        assert [one["queue"] for one in found["queues"]] == ["other"]

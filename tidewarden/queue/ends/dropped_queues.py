@@ -12,21 +12,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import msgspec
 
-from tidewarden.errors import BadArg, Error, NotFound, Stale, StoreDown
+from tidewarden.errors import BadArg, Error, Full, NotFound, Stale, StoreDown
 from tidewarden.queue.bulk import Bulk
 from tidewarden.queue.catalog import Catalog
 from tidewarden.queue.settings import Dropped, QueueSettings, dropped_from
 from tidewarden.queue.shards.resharding import Resharded
-from tidewarden.queue.shards.shard_settings import close
+from tidewarden.queue.shards.shard import Shard
+from tidewarden.queue.shards.shard_settings import Closing, above, close, last_lease
 from tidewarden.queue.task import STATES, check_name
 from tidewarden.store.client import StoreClient
 
 log = logging.getLogger("tidewarden.queue")
 
 KEPT_MS = 86_400_000  # how long a dropped queue is known as such
+
+
+def _holds_error(queue: str, *, force: bool) -> BadArg:
+    holds = "has schedules" if force else "holds tasks or has schedules"
+    remedy = "delete these first" if force else "FORCE drops it with its tasks"
+    return BadArg(f"{queue} {holds}; {remedy}")
 
 
 class DroppedQueues:
@@ -41,12 +49,13 @@ class DroppedQueues:
         """
         Drop a queue; returns how many tasks went with it, the leased ones too.
 
-        Without ``force`` it has to be empty, and linked to no topic. ``free``: whoever uses the
-        name makes a new queue, at once.
+        Without ``force`` it has to be empty, and linked to no topic. ``free``: it ends because
+        nobody uses it, and whoever uses the name makes a new queue, at once.
 
         Raises: NotFound: there is no such queue; BadArg: it is a topic, the system's, holds tasks,
-        is linked, or has schedules, which have to be deleted before; Stale: its settings were
-        changed meanwhile; NoQuorum, StoreDown.
+        is linked, or has schedules, which have to be deleted before; Full: as many were dropped
+        within a day as may be; Stale: its settings were changed meanwhile, or it is ``free`` and in
+        use; NoQuorum, StoreDown.
         """
         catalog = self._catalog
         if check_name(queue).startswith("_"):
@@ -59,27 +68,50 @@ class DroppedQueues:
         shards = await catalog.open(queue)
         raw, settings = await catalog.stored(queue)
         firm = catalog.durability.firm(self._link, settings.durability, f"{{{catalog.cluster}}}")
+        # Before the shards are closed, which ends waits and holds up puts.
+        await self._look(queue, shards, raw, force=force)
         note = Dropped(settings.layout + 1, settings.shards, await self._now_ms(), free=free)
-        if not await close(shards, note.layout, "last_layout" if force else "layout"):
+        how: Closing = "unused_layout" if free else "last_layout" if force else "layout"
+        if not await close(shards, note.layout, how):
             await catalog.keep_layout(queue, raw, settings, note.layout)
-            holds = "has schedules" if force else "holds tasks or has schedules"
-            remedy = "delete these first" if force else "FORCE drops it with its tasks"
-            raise BadArg(f"{queue} {holds}; {remedy}")
-        word, links = await catalog.run_on_names(
-            "queue.drop_queue", queue, raw, msgspec.json.encode(note), int(force)
-        )
-        if word != 1:
+            raise Stale(f"{queue} is in use") if free else _holds_error(queue, force=force)
+        try:
+            await self._take_name(queue, raw, note, force=force)
+        except (BadArg, Full, Stale):
             raw, stored = await catalog.stored(queue)
-            await catalog.keep_layout(queue, raw, stored, note.layout)
-            if word == b"LINKED":
-                raise BadArg(f"{queue} is linked to topics: to {links}; FORCE unlinks it")
+            if stored.layout < note.layout:
+                await catalog.keep_layout(queue, raw, stored, note.layout)
+            raise
+        catalog.lose(queue, free=free)
+        await firm()
+        return await self._clear(queue, note)
+
+    async def _look(self, queue: str, shards: Sequence[Shard], raw: bytes, *, force: bool) -> None:
+        """Raise what :meth:`drop` does if the queue is not to be dropped."""
+        rows = await asyncio.gather(*(shard.run("queue.stats", ()) for shard in shards))
+        if any(row[10] or (not force and any((*row[:4], row[11]))) for row in rows):
+            raise _holds_error(queue, force=force)
+        await self._take_name(queue, raw, None, force=force)
+
+    async def _take_name(
+        self, queue: str, raw: bytes, note: Dropped | None, *, force: bool
+    ) -> None:
+        """
+        Take the name out of the cluster's and note that; without a note nothing is done.
+
+        Raises: BadArg: it is linked; Full; Stale: other settings are stored.
+        """
+        text = b"" if note is None else msgspec.json.encode(note)
+        word, links = await self._catalog.run_on_names(
+            "queue.drop_queue", queue, raw, text, int(force)
+        )
+        if word == b"LINKED":
+            raise BadArg(f"{queue} is linked to topics: to {links}; FORCE unlinks it")
+        if word != 1:
             raise Stale(
                 f"the settings of {queue} were changed by somebody else at the same time; repeat"
                 " this"
             )
-        catalog.lose(queue)
-        await firm()
-        return await self._clear(queue, note)
 
     async def drop_topic(self, topic: str) -> int:
         """
@@ -119,6 +151,10 @@ class DroppedQueues:
         )
         try:
             removed = await self._bulk.purge_shards(shards, STATES, final=True)
+            lease = above(await last_lease(self._link, shards))
+            await asyncio.gather(
+                *(shard.run("queue.configure", lease, final=True) for shard in shards)
+            )
             answers = await asyncio.gather(
                 *(shard.run("queue.wipe", (KEPT_MS,), final=True) for shard in shards)
             )

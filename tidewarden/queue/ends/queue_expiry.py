@@ -23,7 +23,8 @@ class QueueExpiry:
 
     A queue is in use while somebody takes from it or waits there, and while tasks are leased. A
     shard notes the last take. Takes that wait are not known to the store for certain, so their
-    nodes are woken first: a take that still waits asks again, and that is a use.
+    nodes are woken first: a take that still waits asks again, and that is a use. A use that comes
+    after the look is seen as the shards are closed.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class QueueExpiry:
                     self.expired += 1
                     log.info("the queue %s, which nobody used, ended with %d tasks", queue, tasks)
             except (NotFound, Stale):
-                log.debug("%s was dropped, or changed, by somebody else", queue)
+                log.debug("%s was dropped, changed or used by somebody else", queue)
             except StoreDown:
                 raise
             except Error as error:

@@ -13,8 +13,9 @@
 --         9 the part of them that one user may make, in thousandths
 -- RETURNS {word, names of the topic's queues}; word: 1 done, 0 it was so, 'QUEUE' the topic's name
 --         is a queue's, 'TOPIC' the queue's name is a topic's, 'NONE' there is no such topic,
---         'MANY' it has as many queues as it may, 'FULL' it is new, and there are as many topics as
---         there may be; error FULL: the user has its share of topics
+--         'GONE' there is no such queue, 'MANY' it has as many queues as it may, 'FULL' it is new,
+--         and there are as many topics as there may be; error FULL: the user has its share of
+--         topics
 local topic, queue, on = ARGV[3], ARGV[4], ARGV[5] == '1'
 local stored = redis.call('HGET', key('topics'), topic)
 local links, total = stored or '', 0
@@ -23,6 +24,7 @@ if on and (queue == topic or redis.call('HEXISTS', key('topics'), queue) == 1) t
   return { 'TOPIC', '' }
 end
 if not on and not stored then return { 'NONE', '' } end
+if on and redis.call('HEXISTS', key('queues'), queue) == 0 then return { 'GONE', '' } end
 if has(links, queue) == on then return { 0, links } end
 for _ in string.gmatch(links, '%S+') do
   total = total + 1

@@ -108,6 +108,8 @@ class Sessions:
                 except (StoreDown, NoQuorum, Resharded):
                     if end_ms > shard.now_ms:
                         held[name] = (lease, end_ms, 0.0)
+                except NotFound:
+                    log.debug("%s was dropped, with what was held there", name[0])
                 except Error as error:
                     # a shard of a newer format, say: the other shards' need not wait
                     log.warning(

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidewarden.clock import in_turns
 from tidewarden.config.rights import QUEUE_WORDS, Rights
-from tidewarden.errors import BadArg, Internal
+from tidewarden.errors import BadArg, Internal, NotFound
 from tidewarden.queue import Queues
 from tidewarden.queue.admin import ALL
 from tidewarden.queue.task import Changes
@@ -256,7 +256,8 @@ def check(connection: Connection, request: Request) -> Pending:
 
     async def every() -> AsyncIterator[Mapping[str, Any]]:
         for name in await queues.catalog.names():
-            yield await queues.consistency.check(name, repair=repair)
+            with contextlib.suppress(NotFound):  # it was dropped since the names were read
+                yield await queues.consistency.check(name, repair=repair)
 
     return Pending(encoder.encode_list(every(), connection.resp), encoder.encoded)
 
@@ -281,7 +282,8 @@ def stats(connection: Connection, request: Request) -> Pending:
 
     async def every() -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
         for name in await seen_names(await queues.admin.names(), rights):
-            with contextlib.suppress(Internal):  # its settings cannot be read; the doctor names it
+            # Its settings cannot be read (the doctor names it), or it was dropped meanwhile.
+            with contextlib.suppress(Internal, NotFound):
                 yield name, await queues.admin.stats(name, marks=True)
 
     return Pending(encoder.encode_map(every(), connection.resp), encoder.encoded)

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from tidewarden.errors import BadArg, Internal, NotFound, Stale, StoreDown
+from tidewarden.errors import BadArg, Full, Internal, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.settings import LIMITS, OURS, QueueSettings
 from tidewarden.queue.task import TIME_MAX_MS
@@ -148,7 +148,8 @@ class QueueRoutes:
         first = bisect.bisect_right(names, asked.after)
         found: list[dict[str, Any]] = []
         for name in names[first : first + asked.count]:
-            with contextlib.suppress(Internal):  # its settings cannot be read; the doctor names it
+            # Its settings cannot be read (the doctor names it), or it was dropped meanwhile.
+            with contextlib.suppress(Internal, NotFound):
                 found.append(await self._queues.admin.stats(name, marks=True))
         more = first + asked.count < len(names)
         return respond(QueueList(found, names[first + asked.count - 1] if more else ""))
@@ -228,10 +229,11 @@ class QueueRoutes:
         return respond(Checks(await whole(self._check_all(asked.repair))))
 
     async def _check_all(self, repair: bool) -> list[dict[str, Any]]:
-        return [
-            await self._queues.consistency.check(name, repair=repair)
-            for name in await self._queues.catalog.names()
-        ]
+        found = []
+        for name in await self._queues.catalog.names():
+            with contextlib.suppress(NotFound):  # it was dropped since the names were read
+                found.append(await self._queues.consistency.check(name, repair=repair))
+        return found
 
 
 def _changes(request: web.Request) -> list[bytes]:
@@ -289,7 +291,7 @@ ROUTES = (
         QueueRoutes.drop,
         query=DropOptions,
         answer=Dropped,
-        errors=(BadArg, NotFound, Stale, *STORE),
+        errors=(BadArg, Full, NotFound, Stale, *STORE),
     ),
     Route(
         "POST",
