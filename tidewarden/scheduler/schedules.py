@@ -12,6 +12,7 @@ rows that the directory does not name by asking every shard.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import secrets
@@ -122,9 +123,10 @@ class Schedules:
         gone = 0
         if place:
             queue = place.partition(" ")[0]
-            gone = await self._queues.scripts.run(
-                "scheduler.delete", queue, await self._shard(queue, name), [name, ""]
-            )
+            with contextlib.suppress(NotFound):  # the queue was dropped
+                gone = await self._queues.scripts.run(
+                    "scheduler.delete", queue, await self._shard(queue, name), [name, ""]
+                )
             await self._queues.scripts.run("scheduler.forget", DIRECTORY, 0, [name, place])
         if not gone:
             for queue, shard in await self._places():
@@ -258,8 +260,12 @@ class Schedules:
     async def _looked_in(self, name: str) -> AsyncIterator[tuple[str, int]]:
         """Yield the shard where a schedule should lie, then each that has schedules."""
         named = (await self._place(name)).partition(" ")[0]
+        shard = -1
         if named:
-            yield named, await self._shard(named, name)
+            with contextlib.suppress(NotFound):  # the queue was dropped
+                shard = await self._shard(named, name)
+        if shard >= 0:
+            yield named, shard
         for place in await self._places():
             yield place
 
@@ -303,9 +309,11 @@ class Schedules:
             if mine:
                 return
             other = place.partition(" ")[0]
-            _, tick_ms = await self._queues.scripts.run(
-                "scheduler.find", other, await self._shard(other, name), [name]
-            )
+            tick_ms = -1
+            with contextlib.suppress(NotFound):  # the queue was dropped
+                _, tick_ms = await self._queues.scripts.run(
+                    "scheduler.find", other, await self._shard(other, name), [name]
+                )
             if tick_ms >= 0:
                 raise Exists(
                     f"schedule {name!r} lies in queue {other!r}; delete it before putting it into"

@@ -334,6 +334,7 @@ async def expire(queues: Any) -> None:
 
 async def unused_since(queues: Any, ago_ms: int, shard: int = 0) -> None:
     """Have the record of the queue's shard say that it was used so long ago."""
+    await queues.expiry.look(lambda: None)  # what comes next is no gap in the looks
     used_ms = int((await queues.catalog.time())[0]) * 1000 - ago_ms
     await link_of(queues).call("HSET", f"{{tw:q:{shard}}}:shard", "used", used_ms)
 
@@ -424,6 +425,22 @@ async def test_a_node_that_waits_no_more_keeps_it_for_a_moment_alone(node: Any) 
     assert await look(queues) == ["q"]
     assert 54_000 < await used(queues) <= 56_000
     await unused_since(queues, 70_000)
+    assert await look(queues) == []
+
+
+async def test_after_a_gap_in_the_looks_it_has_another_minute(node: Any) -> None:
+    """The leader is new, or the store was away: perhaps nobody could use it."""
+    n0, n1 = await node("n0"), await node("n1")
+    queues = n0.queues
+    await queues.admin.configure("q", {"expire_ms": 600_000})
+    await n1.queues.catalog.open("q")
+    await unused_since(queues, 900_000)
+    await n1.queues.expiry.look(lambda: None)
+    assert 538_000 < await used(queues) <= 541_000
+    assert await look(queues) == ["q"]
+    await n1.queues.expiry.look(lambda: None)
+    assert await used(queues) > 538_000, "that is once for each gap"
+    await unused_since(queues, 900_000)
     assert await look(queues) == []
 
 

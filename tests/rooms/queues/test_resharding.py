@@ -12,11 +12,12 @@ import msgspec
 import pytest
 from support.inspect import settings_of
 
-from tidewarden.errors import BadArg, Error, Stale
+from tidewarden.errors import BadArg, Error, NotFound, Stale
 from tidewarden.queue import TaskSpec
+from tidewarden.queue.catalog import KnownShards
 from tidewarden.queue.partitioning import shard_of
 from tidewarden.queue.settings import QueueSettings
-from tidewarden.queue.shards.resharding import Resharded, resharded_error
+from tidewarden.queue.shards.resharding import Resharded, repeat, resharded_error
 
 
 def test_the_scripts_word_is_understood() -> None:
@@ -26,6 +27,17 @@ def test_the_scripts_word_is_understood() -> None:
     assert found.code == "STALE"
     for other in (Error("x RECUT 7"), Stale("RECUT 7 y")):
         assert resharded_error("q", other) is other
+
+
+async def test_a_queue_that_is_dropped_as_its_cut_was_read_answers() -> None:
+    loop = asyncio.get_running_loop()
+    receivers = [loop.create_future() for _ in range(2)]
+    places: asyncio.Future[Any] = loop.create_future()
+    repeat(places, Stale("cut"), receivers, "queue.put", ("a", "", b"x", "b", "", b"y"))
+    places.set_result(KnownShards().__getitem__)
+    for receiver in receivers:
+        with pytest.raises(NotFound, match="was dropped"):
+            await asyncio.wait_for(receiver, 10)
 
 
 async def deaf_pair(node: Any, shards: int = 2) -> tuple[Any, Any]:

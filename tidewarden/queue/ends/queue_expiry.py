@@ -14,6 +14,7 @@ from .dropped_queues import DroppedQueues
 
 log = logging.getLogger("tidewarden.queue")
 
+GAP_S = 10.0  # without a look for so long: this leader is new, or the store was away
 TEND_S = 60.0  # how often it is looked for drops that broke off
 
 
@@ -24,7 +25,8 @@ class QueueExpiry:
     A queue is in use while somebody takes from it or waits there, and while tasks are leased. A
     shard notes the last take. Takes that wait are not known to the store for certain, so their
     nodes are woken first: a take that still waits asks again, and that is a use. A use that comes
-    after the look is seen as the shards are closed.
+    after the look is seen as the shards are closed. After a gap in the looks, in which perhaps
+    nobody could use it, a queue has another minute.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class QueueExpiry:
         self._scripts = scripts
         self._dropped = dropped
         self._clock = clock
-        self._tend_at_s = float("-inf")
+        self._looked_at_s = self._tend_at_s = float("-inf")
         self.expired = 0
 
     async def look(self, step: Callable[[], None]) -> None:
@@ -43,9 +45,10 @@ class QueueExpiry:
 
         ``step`` is called after each. Raises: StoreDown.
         """
+        gap = self._clock.monotonic() - self._looked_at_s > GAP_S
         for queue in sorted(self._catalog.expiring):
             try:
-                if all(await self._scripts.run_each("queue.unused", queue, ())):
+                if all(await self._scripts.run_each("queue.unused", queue, (int(gap),))):
                     tasks = await self._dropped.drop(queue, force=True, free=True)
                     self.expired += 1
                     log.info("the queue %s, which nobody used, ended with %d tasks", queue, tasks)
@@ -56,6 +59,7 @@ class QueueExpiry:
             except Error as error:
                 log.error("it is not known whether %s is used: %s", queue, error)
             step()
+        self._looked_at_s = self._clock.monotonic()
         if self._clock.monotonic() >= self._tend_at_s:
             self._tend_at_s = self._clock.monotonic() + TEND_S
             await self._dropped.tend()

@@ -79,6 +79,11 @@ def repeat(
                 fail_reply(receiver, failure)
             elif not receiver.done():
                 item = args[i * width : (i + 1) * width]
-                done.result()(str(item[0])).repeat(name, item, receiver)
+                try:
+                    shard = done.result()(str(item[0]))
+                except NotFound as gone:  # it was dropped in the meantime
+                    fail_reply(receiver, gone)
+                else:
+                    shard.repeat(name, item, receiver)
 
     places.add_done_callback(known)
