@@ -44,6 +44,7 @@ CALM_MS = 2.0
 """So much p99 the control has at most on a machine whose tail is ours, if there is one …"""
 LIMIT_OF_CONTROL = 3.0
 """… and where it has more, ours may have so many times that."""
+CONTROL = "control"
 HOPS_OF_CLIENTS = 9
 IDLE_S = 3.0
 ROUND_S = 30.0
@@ -213,16 +214,15 @@ def report_deaths(found: Deaths) -> None:
     for (what, name), values in found.items():
         machine.line(f"{what}, {name}", values, "ms")
     for (what, name), values in found.items():
-        if name != "tidewarden":
+        if name not in ("tidewarden", CONTROL):
             ratio = median(found[what, "tidewarden"]) / median(values)
             print(f"  ratio of medians, {what}: {ratio:.2f} of {name}")
 
 
 def report_closed(closed: Closed, limit_ms: float) -> None:
     """The limits, of which that of the tail follows from the control's."""
-    machine.line("bare BLPOP woken (control)", closed.control_ms, "ms")
     ours, control = percentile(closed.ours_ms, 0.99), percentile(closed.control_ms, 0.99)
-    tail = LIMIT_CLOSED_P99_MS if control <= CALM_MS else LIMIT_OF_CONTROL * control
+    tail = LIMIT_CLOSED_P99_MS if control <= CALM_MS else round(LIMIT_OF_CONTROL * control, 1)
     print(
         f"  median: {machine.against(limit_ms, median(closed.ours_ms), least=False, unit=' ms')}\n"
         f"  p99: {machine.against(tail, ours, least=False, unit=' ms')}; {ours / control:.1f} × the"
@@ -265,7 +265,10 @@ async def measure(
 ) -> tuple[Deaths, Closed]:
     """All of them, one after the other. Raises: Broken."""
     closed = await closed_beside_control(ours, control_port, rounds)
-    found = {("connection closed", ours.target.name): closed.ours_ms}
+    found = {
+        ("connection closed", ours.target.name): closed.ours_ms,
+        ("bare BLPOP woken", CONTROL): closed.control_ms,
+    }
     for target in peers:
         found["connection closed", target.name] = await deaths(target, rounds, hang_up)
     for target in (ours.target, *peers):
