@@ -158,6 +158,8 @@ def test_each_process_of_a_lone_survivor_says_so_soon(tmp_path: Path, is_primary
                         )
 
                     until(say_it, START_S, what=f"{words[0]} says soon what to do")
+            for client in clients:
+                assert "stale_ms" in client.execute_command("Q.STATS", "mails")
 
 
 def test_a_host_is_replaced_and_another_has_lost_its_store_alone(tmp_path: Path) -> None:

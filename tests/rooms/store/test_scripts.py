@@ -257,9 +257,17 @@ async def test_a_script_that_waited_for_copies_for_too_long_is_refused(
 ) -> None:
     n0 = await node(views=True)
     await n0.queues.put("q", TaskSpec(b"x"))
-    monkeypatch.setattr(n0.scripts, "limit_s", 0.2)
-    with alone(valkey), pytest.raises(TooFewCopies, match="nothing was done"):
-        await n0.queues.admin.pause("q")
+    limit_s = 2.0
+    monkeypatch.setattr(n0.scripts, "limit_s", limit_s)
+    loop = asyncio.get_running_loop()
+    with alone(valkey):
+        with pytest.raises(TooFewCopies, match="nothing was done"):
+            await n0.queues.admin.pause("q")
+        began_s = loop.time()
+        with pytest.raises(TooFewCopies):
+            await n0.queues.admin.pause("q")
+        assert loop.time() - began_s < limit_s, "it has been refused for so long already"
+    await n0.queues.admin.pause("q")
 
 
 @contextlib.contextmanager
