@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol, TypeVar
@@ -46,6 +47,8 @@ class SystemClock:
 TURN_S = 0.002
 """How long a piece of work holds the loop before others have their turn, about."""
 LOOK_EVERY = 32
+SHARED_S = 0.1
+"""Between two turns that all duties of a process share which have time."""
 
 Item = TypeVar("Item")
 
@@ -63,6 +66,24 @@ async def in_turns(items: Iterable[Item], look_every: int = LOOK_EVERY) -> Async
 async def sleep(clock: Clock, seconds: float) -> None:
     """Sleep ``seconds`` on ``clock``."""
     await clock.sleep_until(clock.monotonic() + seconds)
+
+
+def shared_turn(clock: Clock, seconds: float) -> float:
+    """
+    Return when about ``seconds`` will have passed, of :meth:`Clock.monotonic`, for a duty at rest.
+
+    It is one of the moments that a process's duties share, at most :data:`SHARED_S` away: to wake
+    costs more than most of them do. Fewer seconds than that are as they are.
+    """
+    now_s = clock.monotonic()
+    if seconds < SHARED_S or not isinstance(clock, SystemClock):
+        return now_s + seconds
+    return max(math.floor(now_s / SHARED_S) + 1, round((now_s + seconds) / SHARED_S)) * SHARED_S
+
+
+async def rest(clock: Clock, seconds: float) -> None:
+    """Sleep about ``seconds`` on ``clock``: see :func:`shared_turn`."""
+    await clock.sleep_until(shared_turn(clock, seconds))
 
 
 async def sleep_or(event: asyncio.Event, clock: Clock, until: float) -> None:

@@ -127,6 +127,22 @@ GUARDS = (
         ("live/tokens/test_near",),
     ),
     Guard(
+        "alone-confirmed",
+        (("queue/near_reads.py", "await self._confirm()()", "pass"),),
+        ("live/store/test_near_copy", "live/tokens/test_near"),
+    ),
+    Guard(
+        "alone-marked",
+        (("queue/near_reads.py", "        if not marks:\n            raise NoQuorum(", "        if False:\n            raise NoQuorum("),),
+        ("live/store/test_near_copy",),
+    ),
+    Guard(
+        "reads-last",
+        (("tokens/verbs/reader.py", "            if await may_be_shown():", "            if True:"),),
+        ("rooms/tokens/test_lasting_reads",),
+        ("live/failover/test_token_reads",),
+    ),
+    Guard(
         "reads-only",
         (("queue/lua/shared/finish.lua", "if effect == 'reads' then", "if false then"),),
         ("live/store/test_near_copy",),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
 from support.manual_clock import ManualClock
 
-from tidewarden.clock import SystemClock, sleep
+from tidewarden.clock import SHARED_S, SystemClock, shared_turn, sleep
 from tidewarden.progress import Progress
 
 
@@ -93,3 +94,17 @@ async def test_a_duty_that_should_have_got_on_is_late() -> None:
     assert (duty.late_s, duty.steps) == (1, 2)
     duty.end()
     assert duty.late_s == 0
+
+
+def test_duties_at_rest_share_their_turns_and_short_waits_are_as_they_are() -> None:
+    clock = SystemClock()
+    for seconds in (SHARED_S, 0.5, 2.5):
+        now_s = clock.monotonic()
+        until_s = shared_turn(clock, seconds)
+        assert now_s < until_s
+        assert abs(until_s - now_s - seconds) <= SHARED_S
+        assert abs(until_s / SHARED_S - round(until_s / SHARED_S)) < 1e-6
+    before = clock.monotonic()
+    assert shared_turn(clock, 0.02) - before == pytest.approx(0.02, abs=0.01)
+    manual = ManualClock()
+    assert shared_turn(manual, 0.55) == manual.monotonic() + 0.55

@@ -36,6 +36,9 @@ from .up.live_view import (
 from .up.local_cluster import LocalCluster
 
 ASK_S = 1.0
+"""Between two looks at the nodes."""
+UNSEEN_ASK_S = 3.0
+"""Likewise while nothing is drawn: a change of leader or primary is still told."""
 ANSWER_S_MAX = 2.0
 SAMPLE_S = 5.0
 SAMPLE_MAX = 200
@@ -99,7 +102,7 @@ class Watch:
 
     async def _ask_for_ever(self, live: Live | None) -> None:
         while True:
-            until = self._clock.monotonic() + ASK_S
+            until = self._clock.monotonic() + (UNSEEN_ASK_S if live is None else ASK_S)
             await asyncio.gather(*(self._ask(name) for name in self._cluster.plan.names))
             first = next(
                 (name for name in self._cluster.plan.names if self._status.get(name)), None

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, rest
 from tidewarden.progress import Progress
 
 log = logging.getLogger("tidewarden.cluster")
@@ -75,7 +75,7 @@ class LeaderTasks:
                 duty.end()
 
     async def _look_or_end(self, tasks: list[asyncio.Future[None]]) -> None:
-        look = asyncio.ensure_future(sleep(self._clock, LOOK_S))
+        look = asyncio.ensure_future(rest(self._clock, LOOK_S))
         try:
             await asyncio.wait({*tasks, look}, return_when=asyncio.FIRST_COMPLETED)
         finally:

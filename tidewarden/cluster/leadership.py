@@ -16,7 +16,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, rest, sleep
 from tidewarden.errors import Error, NoLeader, Stale, StoreDown, Timeout
 from tidewarden.raft.elector import Elector
 from tidewarden.store import Scripts
@@ -102,7 +102,7 @@ class Leadership:
         patience, looks, last = PATIENCE, 0, self._reached()
         while True:
             await self._raft.elected()
-            await sleep(self._clock, LOOK_S)
+            await rest(self._clock, LOOK_S)
             # Raft does not know that this node registered anew: workers know the leader by that
             self._changed.set()
             if (at := self._reached()) != last:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, rest, sleep
 from tidewarden.errors import ConfigError, Error, Exists, Stale, StoreDown
 from tidewarden.store import Scripts
 from tidewarden.store.client import StoreClient
@@ -280,7 +280,7 @@ class Registration:
             except Error as error:
                 self._no_beat(error)
             self.turned_at = self._clock.monotonic()
-            await sleep(self._clock, BEAT_S)
+            await rest(self._clock, BEAT_S)
 
     def _say_stale(self, error: Stale) -> None:
         stored = _STORED.search(str(error))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, rest
 from tidewarden.errors import Error, StoreDown
 from tidewarden.queue.shards.lease_clock import LeaseClock
 from tidewarden.store import Scripts
@@ -82,7 +82,7 @@ class StoreClock:
                 log.debug("the store is away; its clock is not known")
             except Error as error:
                 log.error("the store's clock could not be read: %s", error)
-            await sleep(self._clock, LOOK_S)
+            await rest(self._clock, LOOK_S)
 
     def warning(self) -> str:
         """Warn that the clock was stepped within the last hour; else ""."""

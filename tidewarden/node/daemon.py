@@ -299,6 +299,7 @@ class Daemon:
             small_writes(parts.control.call),
             script=functools.partial(parts.queues.scripts.items_on, accounts),
             connected=lambda: accounts.up and parts.queues.catalog.durability.confirms,
+            shows=functools.partial(parts.queues.catalog.durability.shows, accounts),
             cluster_secret=self._secret,
             nodes=lambda: nodes.living(),
             members=lambda: {**nodes.addresses, **base_addresses(raft.seats())},
@@ -339,8 +340,9 @@ class Daemon:
         own = NodeTraffic(Recorder(clock), clock)
         secondaries = Secondaries(config, clock, register, rooms.access.near_url, traffic=own)
         if replication is not None:
-            secondaries.tell_fault(replication.finder.fault)
-            replication.finder.on_fault = secondaries.tell_fault
+            finder = replication.finder
+            secondaries.tell_fault(finder.fault, finder.alone)
+            finder.on_fault = secondaries.tell_fault
         status = Status(
             config,
             clock,
@@ -376,6 +378,7 @@ class Daemon:
             login_key=login_key(self._secret),
             ended_logins=EndedLogins(clock, rooms.parts.control.call, config.cluster.name),
             traffic=traffic,
+            carrier=None if replication is None else replication.carrier,
         )
 
     def _warn_of_doors(self) -> None:

@@ -23,6 +23,8 @@ from tidewarden.server.resp.server import RespServer
 from tidewarden.server.services import Services, StoreOperations
 from tidewarden.server.traffic.cluster_traffic import PATH as TRAFFIC_PATH
 from tidewarden.server.traffic.cluster_traffic import ClusterTraffic
+from tidewarden.store.embedded.detour import PATH as DETOUR_PATH
+from tidewarden.store.embedded.detour import Carrier
 from tidewarden.tokens import PEERS_PATH, Tokens
 
 from .os_process import ConnectionBudget
@@ -41,7 +43,8 @@ class Doors:
 
     ``operations`` changes the cluster's members; None on a worker, which is none. ``budget`` bounds
     the connections by the files that this process may open. ``login_key`` is that of the console's
-    logins, ``ended_logins`` tells which of them were ended.
+    logins, ``ended_logins`` tells which of them were ended. ``carrier`` carries other nodes'
+    connections to stores.
     """
 
     def __init__(
@@ -61,12 +64,14 @@ class Doors:
         traffic: ClusterTraffic,
         login_key: bytes,
         ended_logins: EndedLogins,
+        carrier: Carrier | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
         self.status = status
         self.traffic = traffic
         self._audit = audit
+        self._carrier = carrier
         self._secondaries = secondaries
         queues = status.queues
         users = Users(config.users, clock, loopback=is_loopback(config.node.host))
@@ -117,6 +122,7 @@ class Doors:
                 **({"beanstalkd": self._beanstalkd.stats} if self._beanstalkd is not None else {}),
             },
             internal={PEERS_PATH: tokens.answer_peer, TRAFFIC_PATH: traffic.answer_peer},
+            lines={} if carrier is None else {DETOUR_PATH: carrier.serve},
             admission=self._resp.admission,
             connections_max=budget.http,
             login_key=login_key,
@@ -140,6 +146,8 @@ class Doors:
         stack.push_async_callback(self.traffic.close)
         await self._http.start()
         stack.push_async_callback(self._http.stop, HTTP_GRACE_S)
+        if self._carrier is not None:
+            stack.push_async_callback(self._carrier.close)
         await self._resp.start()
         stack.push_async_callback(self.close, refreshing)
         if self._beanstalkd is not None:

@@ -109,8 +109,11 @@ class Status:
         }
 
     def _sessions(self) -> dict[str, Any]:
-        numbers = self.stats()
-        return {name: numbers[f"sessions_{name}"] for name in self.queues.sessions.counts()}
+        others = self.processes.stats("node")
+        return {
+            name: number + sum(int(one.get(f"sessions_{name}", 0)) for one in others)
+            for name, number in self.queues.sessions.counts().items()
+        }
 
     def addresses(self) -> dict[str, str]:
         """Return where the cluster's nodes listen, members and workers: ``host:base_port``."""

@@ -25,6 +25,7 @@ from tidewarden.duties import Duties, ending_with
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.raft import RaftMember
 from tidewarden.store.embedded.credentials import READER, StoreCredentials
+from tidewarden.store.embedded.detour import mac_of
 from tidewarden.store.embedded.server import EmbeddedStore
 from tidewarden.store.endpoint import PrimaryFinder
 from tidewarden.store.near_copy import reader_url
@@ -149,7 +150,7 @@ class _OneOfSeveral:
         signal: RaftSignal,
     ) -> None:
         self._config, self._clock, self._stopping = config, clock, stopping
-        self._library = library
+        self._library, self._secret = library, secret
         self._credentials = StoreCredentials.of(secret)
         self._duties, self._member, self._signal = duties, member, signal
 
@@ -172,6 +173,7 @@ class _OneOfSeveral:
             self._clock,
             self._duties,
             self._library,
+            detour_mac=mac_of(self._secret),
             on_change=changes.put_nowait,
             recover_s=config.store.recover_s,
         )

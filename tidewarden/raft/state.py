@@ -75,14 +75,21 @@ class Times:
     """An event loop that did not turn for so long cannot do a leader's work."""
     stranger_s: float = 5.0
     """A connection that has not proved by then that it is a member's is closed."""
+    acks_s: float = 0.003
+    """
+    So long a leader at rest waits behind its heartbeats before it looks at answers: they come
+    together then, and the thread wakes once for all.
+    """
+    behind_s: float = 0.001
+    """So long after what is due a tick begins."""
 
     @classmethod
     def at(cls, pace: float) -> Times:
-        """
-        Return the times at ``pace``; a tick is never longer than by default, for it costs little.
-        """
-        scaled = {name: getattr(cls(), name) * pace for name in cls.__slots__}
-        return cls(**scaled | {"tick_s": min(scaled["tick_s"], cls().tick_s)})
+        """Return the times at ``pace``; those of a tick never grow, for short ones cost little."""
+        usual = cls()
+        scaled = {name: getattr(usual, name) * pace for name in cls.__slots__}
+        ticks = ("tick_s", "acks_s", "behind_s")
+        return cls(**scaled | {name: min(scaled[name], getattr(usual, name)) for name in ticks})
 
 
 @dataclass(frozen=True, slots=True)

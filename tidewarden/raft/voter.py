@@ -55,8 +55,11 @@ logger = logging.getLogger("tidewarden.raft")
 
 FOLLOWER, CANDIDATE, LEADER = range(3)
 STATES: tuple[State, State, State] = ("follower", "candidate", "leader")
-CARRYING = ("append_entries", "next_node_idx")
-"""Messages that a report goes with: a leader's heartbeat, and what acknowledges it."""
+CARRYING = ("append_entries", "next_node_idx", "ping")
+"""
+Messages that a report goes with: a leader's heartbeat, what acknowledges it, and, to members of
+this version, what followers say to each other.
+"""
 DRIFT = 0.9
 """
 The share of an election time that a lease lasts: clocks of members may differ by a tenth in speed.
@@ -124,6 +127,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._round, self._polling, self._granted = 0, False, set[str]()
         self._stand, self._forced_term = False, -1
         self._led_term, self._led_since = -1, -math.inf
+        self._beat_due = 0.0
+        """When the heartbeat after the last one was due."""
 
     def _begin_membership(self, own: str, seeds: Mapping[str, str], joining: bool) -> None:
         self.own = own
@@ -140,6 +145,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._adopted: Members | None = None
         self._marks: dict[str, str] = {}  # of those that were heard, by name
         self._worded: set[str] = set()  # of those, who say the word of their cluster
+        self._tended: tuple[object, ...] | None = None
+        """What was known when a leader last found nothing to change of the members."""
         self.apart: Mapping[str, float] = {}
         """When members were last heard under the word of another cluster, by name."""
         self._names = {address: name for name, address in seeds.items()}
@@ -154,10 +161,19 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self.reports = Reports()
         """What the other members say of their stores."""
         self._own_report: Report = ()
+        self.stands_until = -math.inf
+        """
+        Until when (``clock.monotonic``) this node stands by its own report: the loop says so anew
+        while it turns.
+        """
         self._carriers: set[str] = set()
         """Addresses of linked members that read reports which go with other messages."""
         self._untold: set[str] = set()
-        """Those of them that have not been told the own report."""
+        """Those of them that the newest report is yet to go to, with a message."""
+        self._told: set[str] = set()
+        """Addresses of members that were told something over the link that there is now."""
+        self._believers: set[str] = set()
+        """Addresses of linked members that take any message for a report that is stood by."""
         self._stores_read: tuple[Any, StoreFacts] = (None, StoreFacts())
 
     # What is replicated.
@@ -291,9 +307,12 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         """Return how long a tick may wait for messages, seconds: until something else is due."""
         if self._hurries():
             return self.times.tick_s
-        leads = self._SyncObj__raftState == LEADER
-        due = self._SyncObj__newAppendEntriesTime if leads else self._SyncObj__raftElectionDeadline
-        return float(min(max(due - library_now(), 0.0), self.times.heartbeat_s))
+        if self._SyncObj__raftState == LEADER:
+            due, most_s = self._SyncObj__newAppendEntriesTime, self.times.heartbeat_s
+        else:  # the next heartbeat comes before it waits in vain
+            due, most_s = self._SyncObj__raftElectionDeadline, 1.5 * self.times.heartbeat_s
+        # what is due at a moment is done behind it: a tick just before would be for nothing
+        return float(min(max(due - library_now(), 0.0) + self.times.behind_s, most_s))
 
     def _hurries(self) -> bool:
         """Tell whether more is under way than heartbeats between members that are linked."""
@@ -304,6 +323,15 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         if self._SyncObj__raftState == LEADER:
             return not self._settled()
         return self._SyncObj__raftState == CANDIDATE or not self.knows_leader()
+
+    def awaits_acks(self) -> bool:
+        """
+        Tell, once for each heartbeat of this leader, whether nothing but its answers is waited for.
+        """
+        due, self._beat_due = self._beat_due, self._SyncObj__newAppendEntriesTime
+        if due == self._beat_due or self._SyncObj__raftState != LEADER or self._hurries():
+            return False
+        return bool(self._SyncObj__raftLog[-1][1] == self.raftCommitIndex)
 
     def is_sticky(self) -> bool:
         """
@@ -431,6 +459,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         self._lives(self._names.get(node.id, ""))
         if "report" in message and message["type"] in CARRYING and node.id in self._names:
             self._on_store_report(node, message)
+        elif message.get("stands") is True and message.get("word", "") == self.word:
+            self.reports.hear_again(self._names.get(node.id, ""), self.heard[node.id])
         rule = RULES.get(message["type"])
         judged = message if rule is None else rule(self, node, message)
         try:
@@ -559,6 +589,8 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
     def _on_store_report(self, node: Node, message: Message) -> None:
         if message.get("carries") is True:
             self._carriers.add(node.id)
+        if message.get("believes") is True:
+            self._believers.add(node.id)
         if message.get("word", "") == self.word:  # else it is of no cluster yet, or this one is
             self.reports.hear(self._names[node.id], self.heard[node.id], message.get("report"))
 
@@ -572,20 +604,46 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         now = now or bool(self.ended)  # who is to be the primary is about to be chosen by it
         self._own_report = report
         others = self._SyncObj__otherNodes | self._SyncObj__readonlyNodes
-        for node in sorted(others, key=lambda node: str(node.id)):
-            if now or node.id not in self._carriers or node.id in self._untold:
-                self._untold.discard(node.id)
-                said = {"type": "store_report", "report": report, "carries": True}
-                self._SyncObj__transport.send(node, said)
+        linked = others & self._SyncObj__connectedNodes
+        for node in sorted(linked, key=lambda node: str(node.id)):
+            waits = node.id in self._carriers & self._believers and node.id not in self._untold
+            if now or not waits:
+                self._SyncObj__transport.send(node, {"type": "store_report"} | self._tell(node))
             else:
                 self._untold.add(node.id)
 
-    def carried(self, node: Node, message: Message) -> Message:
-        """Return what goes with a message to ``node``: a report that it was not told yet."""
-        if message["type"] not in CARRYING or node.id not in self._untold:
-            return {}
+    def _tell(self, node: Node) -> Message:
+        """
+        Return the own report as every message tells it, which is about to leave.
+
+        A member that was told nothing else yet has to know that this one reads what goes with
+        other messages: else it would never send anything so.
+        """
         self._untold.discard(node.id)
-        return {"report": self._own_report}
+        self._told.add(node.id)
+        return {"report": self._own_report, "carries": True, "believes": True}
+
+    def carried(self, node: Node, message: Message) -> Message:
+        """
+        Return what goes with a message to ``node``.
+
+        That is a report that it was not told yet; or that this node stands by what it told, which a
+        member of a former version takes from the report alone. Nothing is stood by that it was not
+        told.
+        """
+        believes, kind = node.id in self._believers, message["type"]
+        carries = kind in CARRYING and (believes or kind != "ping")
+        if node.id in self._untold:
+            return self._tell(node) if carries else {}
+        if not self._stands():
+            return {}
+        if believes and node.id in self._told:
+            return {"stands": True}
+        return self._tell(node) if carries and node.id in self._carriers else {}
+
+    def _stands(self) -> bool:
+        """Tell whether this node stands by its report: where its loop hangs, it does not."""
+        return bool(self._own_report) and self.clock.monotonic() < self.stands_until
 
     # Deaths of members.
 
@@ -618,17 +676,25 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
             self._judge_ended()
 
     def _SyncObj__onNodeConnected(self, node: Node) -> None:
+        if node in self._SyncObj__connectedNodes:  # this link takes the place of another
+            self._forget_link(node)
         super()._SyncObj__onNodeConnected(node)
         self._lives(self._names.get(node.id, ""))
         if self._found_ended:
             self._say_ended(node)
+        if self._stands() and node in self._SyncObj__otherNodes | self._SyncObj__readonlyNodes:
+            self._SyncObj__transport.send(node, {"type": "store_report"} | self._tell(node))
 
     def _SyncObj__onNodeDisconnected(self, node: Node) -> None:
         super()._SyncObj__onNodeDisconnected(node)
         self._said_ended.pop(self._names.get(node.id, ""), None)
-        self._carriers.discard(node.id)  # it may come back as another version
-        self._untold.discard(node.id)
+        self._forget_link(node)
         self._judge_ended()
+
+    def _forget_link(self, node: Node) -> None:
+        """Forget what a member can read, and what it was told: it may be another version now."""
+        for known in (self._carriers, self._believers, self._untold, self._told):
+            known.discard(node.id)
 
     def _judge_ended(self) -> None:
         linked = {self._names.get(node.id, "") for node in self._SyncObj__connectedNodes}
@@ -894,6 +960,11 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         if members is None:
             self.propose(membership.founded(self._seeds, self._marks | own, files.new_mark()))
             return
+        known = members, self._marks | own, frozenset(self._worded), self._addresses
+        waiting = self._SyncObj__readonlyNodes
+        if known == self._tended and not waiting:
+            return
+        self._tended = known
         new = members.met(self._marks | own)
         if new is members:
             new = members.seated(self._seatable(members))
@@ -902,6 +973,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         if new is members and members.seats.keys() <= self._worded | {self.own}:
             new = members.named(files.new_mark())
         if new is not members:
+            self._tended = None  # it may be refused, or lost
             self.propose(new)
 
     def _seatable(self, members: Members) -> list[str]:

@@ -64,6 +64,10 @@ INFLATED_BYTES_MAX = 8 << 20
 Longest message of a peer. A frame of 1 MiB could hold a GiB; the library's own messages have some
 64 KiB.
 """
+PLAIN_BYTES_MAX = 1024
+"""Longest message that is not compressed."""
+HOUSEKEEPING_S = 0.05
+"""Between two looks after links that are all well; a message of a peer is no reason for one."""
 COMPLAINT_S = 10.0
 """Seconds between two log lines about strangers at the port."""
 
@@ -79,12 +83,31 @@ class LinkOwner(Protocol):
     def on_port_refused(self, node: TCPNode) -> None:
         """Note that no process has a member's port, whose link has ended."""
 
+    def awaits_acks(self) -> bool:
+        """Tell, once for each heartbeat, whether nothing but its answers is waited for."""
+
 
 class BoundedZlib:
-    """Stands in for ``zlib`` in the library: inflates what a peer has compressed up to a bound."""
+    """
+    Stands in for ``zlib`` in the library: inflates what a peer has compressed up to a bound.
 
-    compress = staticmethod(zlib.compress)
+    Short messages, as heartbeats are, are not compressed: that takes as long as their encryption.
+    """
+
     error = zlib.error
+
+    @staticmethod
+    def compress(data: bytes, level: int = -1) -> bytes:
+        """
+        Return bytes that :meth:`decompress`, and any zlib, makes ``data`` of.
+
+        Up to :data:`PLAIN_BYTES_MAX` they are a stream of one stored block (RFC 1950 and 1951).
+        """
+        size = len(data)
+        if size > PLAIN_BYTES_MAX:
+            return zlib.compress(data, level)
+        head = struct.pack("<HBHH", 0x0178, 1, size, size ^ 0xFFFF)
+        return head + data + struct.pack(">I", zlib.adler32(data))
 
     @staticmethod
     def decompress(data: bytes) -> bytes:
@@ -200,7 +223,7 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         self._accepts = False
         self._accepted = 0
         self._complaints = OncePer(voter.clock, COMPLAINT_S)
-        self._rebound = float("-inf")
+        self._rebound = self._kept = float("-inf")
         self._looked = float("-inf")
         self._said: dict[Node, float] = {}
         self._fresh: dict[Node, float] = {}  # from when on silence counts
@@ -449,12 +472,17 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         return (
             not (self._strangers or self._held or self._guests or self._probes.busy)
             and self._accepts
-            and all(self._syncObj.isNodeConnected(node) for node in self._nodes)
+            and len(self._syncObj._SyncObj__connectedNodes) == len(self._nodes)
         )
 
     def _onTick(self) -> None:
-        super()._onTick()
+        if self._syncObj.awaits_acks() and self.is_calm:
+            time.sleep(self._times.acks_s)
         now = self._clock.monotonic()
+        if 0 <= now - self._kept < min(HOUSEKEEPING_S, self._times.link_s / 20) and self.is_calm:
+            return
+        self._kept = now
+        super()._onTick()
         self._go_on(now)
         self._probes.tick(now)
         for conn, since in list(self._strangers.items()):

@@ -35,6 +35,8 @@ SCHEMES = ("redis://", "rediss://", "unix://")
 CONNECT_TIMEOUT_S = 5.0
 OURS = ("protocol", "client_name", "socket_connect_timeout", "retry", "health_check_interval")
 FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+BY = "by"
+"""Option of our own URLs: the port of loopback that leads to the server, whose name TLS checks."""
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 _TLS_KEPT = 8
 # redis-py reads what this host trusts anew for each connection: 20 ms in which the event loop
@@ -57,14 +59,16 @@ def options_of(url: str) -> dict[str, Any]:
     return options
 
 
-def check_url(url: str) -> None:
+def check_url(url: str, *, found: bool = False) -> None:
     """
-    Check a store's URL.
+    Check a store's URL; ``found``: a node has made it, and may have put a way around into it.
 
     Raises: BadArg: as of :func:`options_of`, or an option that redis-py does not know, or that
     names a file which does not exist.
     """
     options = options_of(url)
+    if found:
+        options.pop(BY, None)
     said = f"the store URL {redact(url)!r} has an option that cannot be: "
     if ours := [name for name in OURS if name in options]:
         raise BadArg(f"{said}{', '.join(ours)}, which nodes set themselves")
@@ -112,7 +116,7 @@ async def open_transport(
     refuses the password; in its own words.
     """
     options = options_of(url)
-    cls = _class_of(options)
+    cls, by = _class_of(options), options.pop(BY, None)
     connection = cls(
         **options,
         protocol=2,
@@ -122,6 +126,8 @@ async def open_transport(
         health_check_interval=0,
     )
     _share_tls(connection)
+    if by is not None:
+        _lead_by(connection, int(by))
     try:
         # not wait_for: on Python 3.11 that can swallow a cancellation
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -154,6 +160,18 @@ async def open_transport(
     transport.set_protocol(protocol)
     transport.resume_reading()
     return transport, kept
+
+
+def _lead_by(connection: Any, port: int) -> None:
+    """Have a connection go to a port of loopback; TLS is with the server that the URL names."""
+    usual = connection._connection_arguments  # noqa: SLF001  redis-py has no public way
+
+    def led() -> dict[str, Any]:
+        arguments = dict(usual())
+        named = {"server_hostname": arguments["host"]} if "ssl" in arguments else {}
+        return arguments | {"host": "127.0.0.1", "port": port} | named
+
+    connection._connection_arguments = led  # noqa: SLF001
 
 
 def _share_tls(connection: Any) -> None:

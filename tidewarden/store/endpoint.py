@@ -27,6 +27,8 @@ class PrimaryFinder(Protocol):
     """
     Why no server can take the writes before somebody acts, for people; empty: one may at any time.
     """
+    alone: bool
+    """Whether that is because no majority of the nodes is in reach."""
 
     def follow(self, moved: Callable[[str], None], /) -> None:
         """
@@ -44,6 +46,12 @@ class PrimaryFinder(Protocol):
 
         Raises: StoreDown: why there is none.
         """
+
+
+def server_of(url: str) -> str:
+    """Return the address in a URL, without user, password and options."""
+    scheme, mark, rest = redact(url).partition("?")[0].partition("://")
+    return scheme + mark + rest.rpartition("@")[2]
 
 
 class Endpoint:
@@ -66,8 +74,7 @@ class Endpoint:
     @property
     def at(self) -> str:
         """Return the address now, or of the last connection, without user and password."""
-        scheme, mark, rest = redact(self._target).partition("?")[0].partition("://")
-        return scheme + mark + rest.rpartition("@")[2]
+        return server_of(self._target)
 
     @property
     def fault(self) -> str:
@@ -75,6 +82,11 @@ class Endpoint:
         Say why no server can take the writes before an operator acts; empty: one may at any time.
         """
         return "" if self.finder is None else self.finder.fault
+
+    @property
+    def alone(self) -> bool:
+        """Tell whether that is because no majority of the nodes is in reach."""
+        return self.finder is not None and self.finder.alone
 
     @property
     def away(self) -> str:
@@ -86,7 +98,7 @@ class Endpoint:
     def check(self) -> None:
         """Raises: BadArg: the URL is none."""
         if self.finder is None:
-            check_url(self.url)
+            check_url(self.url, found=True)
 
     async def open(self, name: str, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, object]:
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, rest
 from tidewarden.errors import Error, Full, StoreDown
 
 from .client import StoreClient
@@ -118,7 +118,7 @@ class StoreMemory:
                         error,
                     )
                 told = True
-            await sleep(clock, LOOK_S)
+            await rest(clock, LOOK_S)
 
     def stats(self) -> dict[str, int]:
         """Return the numbers for /metrics."""

@@ -59,7 +59,7 @@ from .vault.vault import Vault, open_vault
 from .verbs.figures import Figures
 from .verbs.grants import Grants
 from .verbs.listing import Listing
-from .verbs.reader import Reader
+from .verbs.reader import Reader, Shows, shown
 from .why.stories import Stories
 
 OPENED_TOGETHER = 32  # queues that are made, or read, at a time
@@ -124,6 +124,7 @@ async def open_tokens(
     forced_ms: int = FORCED_MS,
     script: RunScript | None = None,
     connected: Callable[[], bool] = lambda: True,
+    shows: Shows = lambda: shown,
     cluster_secret: str = "",
     members: Callable[[], Mapping[str, str]] | None = None,
     nodes: Callable[[], int] = lambda: 1,
@@ -137,6 +138,7 @@ async def open_tokens(
             it; ``queues.scripts.run`` when absent.
         connected: whether the store is, as far as is known: while it is not, nobody need wait for
             it to say so.
+        shows: tells whether a reader may be shown what the store has: see :data:`Shows`.
         cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and
             nobody answered.
         members: their ``host:base_port`` by name, as they are now; None: as configured.
@@ -192,7 +194,7 @@ async def open_tokens(
             failures.Patience(confirm_s, config.tokens.give_up_s),
         )
         await _open_queues(queues, list(ground.directory.queues.values()))
-        return await _put_together(ground, closing, connected, forced_ms, mac)
+        return await _put_together(ground, closing, connected, shows, forced_ms, mac)
     except BaseException:
         await closing.aclose()
         raise
@@ -210,6 +212,7 @@ async def _put_together(
     ground: _Ground,
     closing: contextlib.AsyncExitStack,
     connected: Callable[[], bool],
+    shows: Shows,
     forced_ms: int,
     mac: Mac | None,
 ) -> Tokens:
@@ -222,14 +225,14 @@ async def _put_together(
     await custody.start()
     closing.push_async_callback(custody.stop)
     closing.push_async_callback(outside.outbox.stop)
-    listing = Listing(accounts, directory.queues, directory.known)
+    near = _near(ground.queues)
+    listing = Listing(accounts, directory.queues, directory.known, near)
     figures = Figures(directory.providers, listing.stats, clock)
     closing.push_async_callback(figures.stop)
     notifier = OutcomeNotifier(
         ground.counts, ground.cache, ground.settled, outside.lifecycle, outside.revoker
     )
-    alone: dict[str, OfflineClient] = {}
-    under_way = UnderWay()
+    alone, under_way = dict[str, OfflineClient](), UnderWay()
     shared = _shared_limits(ground, outside)
     make = functools.partial(_client, ground, shared, notifier, under_way)
     clients = ProviderClients(make, directory, ground.endpoint, alone, ground.whole)
@@ -244,7 +247,8 @@ async def _put_together(
         offline,
         connected,
         forced_ms,
-        _near(ground.queues),
+        near,
+        shows,
     )
     closing.callback(reader.stop)
     replay = JournalReplay(
@@ -305,7 +309,7 @@ def _changing(
 def _near(queues: Queues) -> NearAccounts | None:
     if queues.near is None:
         return None
-    return NearAccounts(AccountStore(queues.near.run, queues.catalog), queues.near.age.within)
+    return NearAccounts(AccountStore(queues.near.run, queues.catalog), queues.near)
 
 
 def _other_jobs(ground: _Ground, outside: _Outside) -> Sequence[Job]:

@@ -1,9 +1,14 @@
-"""The cluster of a module, whole again for each of its tests."""
+"""The cluster of a module, whole again for each of its tests, and three hosts whose links are cut."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
-from support.cluster.harness import Cluster
+from support.cluster.harness import Cluster, serving
+from support.faults.faulty import LIFE_S
+from support.faults.hosts import HostCluster
+from support.providers.counting_provider import CountingProvider, provided
 
 
 @pytest.fixture
@@ -11,3 +16,26 @@ def healed(nodes: Cluster) -> Cluster:
     """The module's cluster, whole again."""
     nodes.heal()
     return nodes
+
+
+@pytest.fixture(scope="module")
+def counted() -> Iterator[CountingProvider]:
+    """The provider of those hosts' accounts, of which there is one."""
+    with provided(CountingProvider(1, LIFE_S)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hosts(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    counted: CountingProvider,
+) -> Iterator[HostCluster]:
+    """Three hosts with a store each, all in sync; skipped where no network can be cut."""
+    made = HostCluster(tmp_path_factory.mktemp("hosts"), counted, synced=False, disks=False)
+    if not made.network:
+        made.close(show=False)
+        pytest.skip(made.absent["network"])
+    with serving(request, made):
+        made.wait_whole()
+        yield made

@@ -176,6 +176,7 @@ def test_a_connection_that_is_lost_at_any_moment_of_its_beginning_is_told_of() -
         ),
         ("redis://h?sockettimeout=3", "sockettimeout, which there is not"),
         ("redis://h?protocol=3", "protocol, which nodes set themselves"),
+        ("redis://h?by=7420", "by, which there is not"),
         ("rediss://h?ssl_ca_certs=/no/ca.pem", "ssl_ca_certs is /no/ca.pem, which is not there"),
         ("rediss://h?ssl_cert_reqs=some", "some"),
     ],

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from support.store.servers import StoreServer
 
-from tidewarden.errors import StoreDown
+from tidewarden.errors import BadArg, StoreDown
 from tidewarden.store import endpoint
 from tidewarden.store.connect import open_transport
-from tidewarden.store.endpoint import Endpoint
+from tidewarden.store.endpoint import Endpoint, server_of
 
 
 class OneServer:
     """Knows one primary."""
 
     name = "the test"
-    fault = ""
+    fault, alone = "", False
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -64,3 +64,17 @@ async def test_the_end_of_a_connection_that_was_given_up_is_told_to_nobody(
     for _ in range(3):
         await asyncio.sleep(0)
     assert listener.ends == 1
+
+
+def test_another_way_to_a_server_is_told_from_another_server() -> None:
+    straight = "rediss://default:secret@10.0.0.1:7423?ssl_ca_certs=/ca.pem"
+    assert server_of(straight) == server_of(f"{straight}&by=40001") == "rediss://10.0.0.1:7423"
+    assert server_of(straight) != server_of(straight.replace("10.0.0.1", "10.0.0.2"))
+    assert server_of("unix://default:secret@/run/store/socket") == "unix:///run/store/socket"
+
+
+def test_a_url_that_was_found_may_lead_another_way() -> None:
+    """A node that starts tries the primary's first write by a link to one address."""
+    Endpoint("redis://10.0.0.1:7423?by=40001", None, "primary").check()
+    with pytest.raises(BadArg, match="socktimeout"):
+        Endpoint("redis://10.0.0.1:7423?by=40001&socktimeout=3", None, "primary").check()

@@ -94,6 +94,39 @@ async def test_a_member_that_does_not_answer_is_named(
         await hasty.write("k")
 
 
+async def test_what_was_read_is_shown_once_every_member_has_it(
+    one: ReplicatedSeat, hasty: ReplicatedSeat, stores: ReplicatedStores
+) -> None:
+    may_be_shown = one.commits.shows(one.data)
+    await one.data.call("GET", "k")
+    assert await may_be_shown()
+    with stores.servers.stopped(stores.port_of(N2)):
+        may_be_shown = hasty.commits.shows(hasty.data)
+        await hasty.data.call("GET", "k")
+        with pytest.raises(NoQuorum, match=r"not confirmed by n2"):
+            await may_be_shown()
+        with pytest.raises(NoQuorum, match=r"not confirmed by n2 .*nothing was done"):
+            hasty.commits.shows(hasty.data)
+
+
+async def test_a_former_primary_that_does_not_know_it_yet_shows_nothing(
+    own: ReplicatedStores,
+) -> None:
+    """Its data are as they were when another took over, and it answers at once."""
+    async with replicated_seat(own, SHORT_MS) as hasty, replicated_seat(own) as patient:
+        own.fail_over(N1)
+        own.open(N1, N2)
+        asked = [(one, one.commits.shows(one.data)) for one in (hasty, patient)]
+        for one, _ in asked:
+            await one.data.call("GET", "k")
+        (_, shown_in_haste), (_, shown) = asked
+        with pytest.raises(NoQuorum, match="not confirmed by"):
+            await shown_in_haste()
+        waiting = asyncio.ensure_future(shown())
+        patient.move(own.primary)
+        assert not await waiting, "it has to be read again, where the primary is"
+
+
 async def test_once_no_majority_of_the_nodes_is_heard_that_is_the_reason(
     hasty: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
 ) -> None:

@@ -70,10 +70,24 @@ class PlayedSeat:
 
     def __init__(self, name: str, raft: PlayedRaft) -> None:
         self.name, self.raft = name, raft
-        self.up = True
+        self._up = True
         self.on_stores: Callable[[], None] = lambda: None
         self.known = StoreFacts()
         self.heard: dict[str, tuple[float, tuple[Any, ...]]] = {}
+        self.stands_until = 0.0
+
+    @property
+    def up(self) -> bool:
+        """Whether it hears the others, and is heard."""
+        return self._up
+
+    @up.setter
+    def up(self, up: bool) -> None:
+        for seat in self.raft.seats.values():  # what was heard until now was
+            seat.heard = seat.store_reports()
+        if up and not self._up:  # another process, or another link: nothing is stood by over it yet
+            self.stands_until = 0.0
+        self._up = up
 
     def learn(self) -> None:
         if self.up and self.known is not self.raft.facts:
@@ -116,7 +130,8 @@ class PlayedSeat:
         self.learn()
         return self.known
 
-    def say_store(self, report: tuple[Any, ...], now: bool) -> None:
+    def say_store(self, report: tuple[Any, ...], now: bool, stands_s: float) -> None:
+        self.stands_until = time.monotonic() + stands_s
         if not self.up:
             self.heard[self.name] = (time.monotonic(), report)
             return
@@ -128,7 +143,12 @@ class PlayedSeat:
                     asyncio.get_running_loop().call_soon(lambda seat=seat: seat.on_stores())
 
     def store_reports(self) -> dict[str, tuple[float, tuple[Any, ...]]]:
-        return dict(self.heard)
+        found, now_s = dict(self.heard), time.monotonic()
+        for name, (at, report) in self.heard.items():
+            seat = self.raft.seats[name]
+            if seat.up and self.up:
+                found[name] = max(at, min(now_s, seat.stands_until)), report
+        return found
 
 
 class ReplicatingNode:
@@ -157,6 +177,7 @@ class ReplicatingNode:
     async def start_node(self) -> None:
         assert self.host is not None
         self.seat.up = True
+        self.seat.heard.clear()  # a process that starts has heard nobody
         self.seat.known = self.raft.facts
         config = Config(
             cluster=Cluster(name=CLUSTER), node=Node(name=self.name, base_port=self.port - 3)

@@ -49,6 +49,15 @@ class Wire(Transport):
                 self.lives[node.id] = life
                 self._onNodeConnected(node)
 
+    def reset(self, address: str, noticed: bool = True) -> None:
+        """End the link to a member; the next look makes another, or it is there already."""
+        node = next(node for node in self.others if node.id == address)
+        if noticed:
+            del self.lives[address]
+            self._onNodeDisconnected(node)
+        else:
+            self._onNodeConnected(node)
+
     def send(self, node: Any, message: Any) -> bool:
         if node.id not in self.lives:
             return False

@@ -13,6 +13,7 @@ from support.manual_clock import ManualClock
 from tidewarden.cluster.replication.store_changes import StoreChange, changes_between
 from tidewarden.cluster.replication.store_report import StoreReport
 from tidewarden.cluster.replication.store_status import StoreStatus
+from tidewarden.cluster.replication.way_around import WayShown
 from tidewarden.raft.store_facts import StoreFacts, StoreMember
 
 VOTERS = frozenset({"n0", "n1", "n2"})
@@ -36,6 +37,7 @@ class Cluster:
         self.reports: dict[str, tuple[float, tuple[Any, ...]]] = {}
         self.changes: list[StoreChange] = []
         self.proposal = self.stuck = ""
+        self.way = WayShown()
         self.status = StoreStatus(
             "n1",
             self,
@@ -44,6 +46,7 @@ class Cluster:
             on_change=self.changes.append,
             proposal=lambda: self.proposal,
             stuck=lambda: self.stuck,
+            way=lambda: self.way,
         )
         for node in NAMES:
             self.says(node)
@@ -149,6 +152,17 @@ async def test_a_node_that_alone_does_not_hear_the_primary_says_so(stores: Clust
     assert said.startswith("n1 does not hear n0, whose store is the primary")
     assert "mend the link between their hosts" in said
     assert said in stores.status.problems()
+    stores.way = WayShown(is_taken=True, why="n2: it does not hear n0 either")
+    assert "(n2: it does not hear n0 either)" in stores.status.cut_off()
+    stores.way = WayShown(is_taken=True, carrier="n2", connections=12, carried=3)
+    said = stores.status.cut_off()
+    assert said.startswith("n1 does not reach n0, whose store is the primary")
+    assert "go by way of n2" in said
+    assert said in stores.status.problems()
+    assert stores.status.shown()["detour"] == "n2"
+    stats = stores.status.stats()
+    assert (stats["store_detour_connections"], stats["store_carried_connections"]) == (12, 3)
+    stores.way = WayShown()
     stores.stuck = "n0 is silent, and no store is whole"  # this node leads: it knows more
     assert stores.status.cut_off() == ""
     stores.stuck = ""

@@ -17,6 +17,13 @@ def test_what_is_within_the_bound_comes_out() -> None:
         assert BoundedZlib.decompress(BoundedZlib.compress(b"x" * size)) == b"x" * size
 
 
+@pytest.mark.parametrize("size", [0, 1, wire.PLAIN_BYTES_MAX])
+def test_short_ones_are_not_compressed_and_any_zlib_reads_them(size: int) -> None:
+    packed = BoundedZlib.compress(b"x" * size, 3)
+    assert len(packed) == size + 11
+    assert zlib.decompress(packed) == b"x" * size
+
+
 @pytest.mark.thorough
 def test_a_bomb_stays_packed() -> None:
     bomb = zlib.compress(b"\0" * (64 << 20))

@@ -1,17 +1,26 @@
-"""What members say of their stores: bounded, plain, and forgotten with who left."""
+"""
+What members say of their stores: bounded, plain, forgotten with who left, and stood by for no
+longer than the loop turns.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.manual_clock import ManualClock
 
-from tidewarden.raft.reports import DEPTH_MAX, REPORT_MAX, Reports, is_report
+from tidewarden.raft.reports import DEPTH_MAX, REPORT_MAX, Report, Reports, is_report
+from tidewarden.raft.store_facts import StoreFacts
+from tidewarden.raft.stores import BEAT_STANDS_S, Stores
 
 REPORT = ("a", 1, 0.5, True, ("b", "c"))
+STANDS_S = 0.85
+NAME = "n0"
 
 
 def test_the_last_report_of_each_is_kept_with_when_it_was_heard() -> None:
@@ -83,3 +92,103 @@ def test_nothing_makes_it_raise(value: object) -> None:
     reports.hear("n0", 1.0, value)
     reports.hear("n0", 2.0, value)
     assert reports.changes == len(reports.heard) <= 1
+
+
+@dataclass
+class PlayedVoter:
+    """What the stores ask of a voter."""
+
+    stores: StoreFacts = field(default_factory=StoreFacts)
+    members: None = None
+    ended: frozenset[str] = frozenset()
+    reports: Reports = field(default_factory=Reports)
+    stands_until: float = -math.inf
+    said: list[Report] = field(default_factory=list)
+
+    def say_store(self, report: Report, now: bool) -> None:
+        self.said.append(report)
+
+
+class PlayedTicker:
+    """Its thread does at once what it is asked."""
+
+    def __init__(self, voter: PlayedVoter) -> None:
+        self._voter: Any = voter
+
+    def ask_later(self, question: Any) -> None:
+        question(self._voter)
+
+    def wake(self) -> None:
+        """It is."""
+
+
+class Scene:
+    """One node at rest, which has just said how its store is."""
+
+    def __init__(self, pace: float = 1.0) -> None:
+        self.clock, self.voter = ManualClock(), PlayedVoter()
+        ticker: Any = PlayedTicker(self.voter)
+        voter: Any = self.voter
+        proposals: Any = None
+        self.stores = Stores(ticker, voter, proposals, self.clock, pace, lambda: None)
+        self.stores.say(("fine",), False, STANDS_S * pace)
+        self.began_s = self.clock.monotonic()
+
+    def left_s(self) -> float:
+        """For how long the thread takes the report as said."""
+        return self.voter.stands_until - self.clock.monotonic()
+
+    def silent_s(self) -> float:
+        """For how long the node itself was silent, as it sees it."""
+        return self.clock.monotonic() - self.stores.reports(NAME)[NAME][0]
+
+
+@pytest.mark.parametrize("pace", [0.2, 1.0])
+async def test_a_loop_that_hangs_falls_silent_within_a_beat_and_a_half(pace: float) -> None:
+    scene = Scene(pace)
+    assert scene.left_s() == pytest.approx(BEAT_STANDS_S * pace)
+    scene.clock.stall(0.1 * pace)
+    scene.stores.beat()
+    assert scene.left_s() == pytest.approx(BEAT_STANDS_S * pace)
+    scene.clock.stall(BEAT_STANDS_S * pace)
+    assert scene.left_s() <= 1e-9, "no beat came"
+
+
+async def test_a_loop_that_turns_without_another_look_stands_by_it_for_so_long() -> None:
+    scene = Scene()
+    while scene.clock.monotonic() - scene.began_s < 2 * STANDS_S:
+        scene.clock.stall(0.1)
+        scene.stores.beat()
+    assert scene.voter.stands_until == pytest.approx(scene.began_s + STANDS_S)
+    assert scene.silent_s() == pytest.approx(scene.clock.monotonic() - scene.began_s - STANDS_S)
+
+
+async def test_one_that_does_not_rest_stands_by_nothing() -> None:
+    scene = Scene()
+    scene.stores.say(("fine",), False)
+    assert scene.left_s() <= 0
+
+
+async def test_a_report_from_before_other_facts_is_not_stood_by() -> None:
+    """The node was elected, and what it does by that hangs: others have to see its silence."""
+    scene = Scene()
+    scene.voter.stores = StoreFacts(view=1, primary=NAME, incarnation="a")
+    scene.stores.beat()
+    assert scene.left_s() < 0
+    scene.clock.stall(0.3)
+    assert scene.silent_s() == pytest.approx(0.3)
+    scene.stores.say(("serves",), True, STANDS_S)
+    assert scene.left_s() > 0
+    assert scene.voter.said == [("fine",), ("serves",)]
+
+
+async def test_a_look_that_comes_a_moment_early_is_told() -> None:
+    """Looks come at moments that duties share: less than their usual distance may lie between."""
+    scene = Scene()
+    for early_s in (0.01, -0.01, 0.002, 0.0):
+        scene.clock.stall(0.1 - early_s)
+        scene.stores.say(("fine",), False)
+    assert len(scene.voter.said) == 5
+    scene.clock.stall(0.05)
+    scene.stores.say(("fine",), False)
+    assert len(scene.voter.said) == 5, "nothing is new"

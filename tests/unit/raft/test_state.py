@@ -49,6 +49,8 @@ def test_the_times_keep_their_order_at_every_pace(pace: float) -> None:
     assert times.heartbeat_s * 3 < times.election_min_s < times.election_max_s < times.orphan_s
     assert times.fallback_s <= times.election_min_s
     assert 0 < times.tick_s <= 0.02
+    assert 0 < times.behind_s < times.acks_s < times.heartbeat_s / 20
+    assert times.acks_s <= 0.003
 
 
 def test_a_leader_whose_thread_stopped_ticking_is_none() -> None:

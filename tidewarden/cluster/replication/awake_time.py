@@ -8,11 +8,11 @@ from tidewarden.clock import Clock
 
 ASLEEP_S = 0.3
 """
-Between two looks, at pace 1: who did not look for so long was asleep. Ten times what usually lies
+Between two looks, at pace 1: who did not look for so long was asleep. Three times what usually lies
 between them, and below every silence that counts.
 """
 ASLEEP_S_LEAST = 0.15
-"""Five times what lies between two looks, which is the same at every pace."""
+"""Five times what lies between two looks while something is under way, at every pace."""
 STALLS_KEPT = 256
 """Older ones are before any silence that is still asked about."""
 

@@ -7,20 +7,25 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidewarden.clock import Clock, sleep_or
+from tidewarden.clock import Clock, shared_turn, sleep_or
 from tidewarden.errors import Error
 
 from .awake_time import AwakeTime
 from .election import Choice, Election, ElectionTimes
 from .raft_stores import RaftStores
-from .store_report import StoreReport, read_report
+from .store_report import ReadReports, StoreReport
 
 log = logging.getLogger("tidewarden.cluster")
 
 ASK_S = 0.03
-"""Between two looks at whether another must be primary, on the leader."""
+"""Between two looks while another must be primary, or nobody leads that could choose one."""
 CALM_ASK_S = 0.1
-"""Likewise, at pace 1 or above, while another node leads."""
+"""Likewise, at pace 1 or above, while all is well, or another node leads."""
+SUSPECT_S = 0.25
+"""
+A primary's node that was not heard for so long, at pace 1, is looked after closely: it is heard ten
+times a second, and a leader that stalls again and again must know for how long it was awake.
+"""
 
 
 class Chooser:
@@ -38,13 +43,15 @@ class Chooser:
         self._member, self._clock, self._awake = member, clock, awake
         self._times = ElectionTimes.at(pace)
         self._calm_s = max(ASK_S, CALM_ASK_S * min(1.0, pace))
+        self._suspect_s = SUSPECT_S * pace
         self._recover_s, self._on_event = recover_s, on_event
         self._woken = asyncio.Event()
         self._began_s = clock.monotonic()
         self._election: Election | None = None
         self._said = ""
-        self._read: dict[str, tuple[object, StoreReport | None]] = {}
-        """By node: the report that it said last, and what that says."""
+        self._read = ReadReports()
+        self._due_s = 0.0
+        """When it is judged again whether another must be primary, unless something changes."""
         self.why = ""
         """Why nobody can be primary; empty: somebody can, or this node does not lead."""
 
@@ -54,15 +61,7 @@ class Chooser:
 
     def reports(self) -> dict[str, StoreReport]:
         """Return what each node said last of its store, also long ago."""
-        found = {}
-        for node, (_, plain) in self._member.store_reports().items():
-            said, report = self._read.get(node, (None, None))
-            if said is not plain:
-                report = read_report(plain)
-                self._read[node] = plain, report
-            if report is not None:
-                found[node] = report
-        return found
+        return self._read.all(self._member.store_reports())
 
     def silence(self, since_s: float) -> dict[str, float]:
         """Return the seconds since each node said something, or since ``since_s``, if later."""
@@ -73,8 +72,9 @@ class Chooser:
         """Propose whenever another must be primary, until cancelled."""
         try:
             while True:
+                woken = self._woken.is_set()
                 self._woken.clear()
-                choice = self._choice()
+                choice = self._choice(woken)
                 if choice.command is not None:
                     await self._propose(choice.command, choice.why)
                 else:
@@ -104,7 +104,12 @@ class Chooser:
         dead_s = self._times.dead_s
         return choice, {node: one for node, one in reports.items() if silence[node] <= dead_s}
 
-    def _choice(self) -> Choice:
+    def _choice(self, woken: bool) -> Choice:
+        """
+        Say what to propose now, if anything; ``woken``: something has changed.
+
+        While nothing has, and the primary cannot have been silent for long, nothing is judged.
+        """
         self._awake.look()
         now_s = self._awake.now_s()
         if not self._member.is_leader():
@@ -112,6 +117,8 @@ class Chooser:
             return Choice()
         if self._election is None:
             self._election = Election(now_s, self._times, self._recover_s)
+        elif not woken and self._clock.monotonic() < self._due_s:
+            return Choice()
         choice = self._election.decide(
             self._member.store_facts(),
             self._member.voters(),
@@ -120,6 +127,10 @@ class Chooser:
             now_s,
             ended=self._member.ended(),
         )
+        self._due_s = 0.0
+        if self._election.is_calm and choice.command is None and not choice.why:
+            heard = self._member.store_reports().get(self._member.store_facts().primary)
+            self._due_s = heard[0] + self._suspect_s if heard is not None else 0.0
         why = "" if choice.command is not None else choice.why
         if why != self.why:
             self.why = why
@@ -139,10 +150,15 @@ class Chooser:
             await self._rest()
 
     async def _rest(self) -> None:
-        rest_s = self._calm_s if self._is_calm() else ASK_S
-        await sleep_or(self._woken, self._clock, self._clock.monotonic() + rest_s)
+        now_s = self._clock.monotonic()
+        until_s = shared_turn(self._clock, self._calm_s) if self._is_calm() else now_s + ASK_S
+        if self._election is not None and self._due_s > now_s:
+            until_s = min(until_s, self._due_s)
+        await sleep_or(self._woken, self._clock, until_s)
 
     def _is_calm(self) -> bool:
-        """Tell whether another node leads, and is about to go on."""
+        """Tell whether all is well where this node leads, or another does, and is to go on."""
+        if self._election is not None:
+            return self._due_s > self._clock.monotonic()
         leader = self._member.leader()
         return not (leader in (None, self._member.name) or self._member.ended())

@@ -196,6 +196,11 @@ class Election:
     _unfit_s: float | None = None
     """Since when nobody fits."""
 
+    @property
+    def is_calm(self) -> bool:
+        """Return whether the primary needed not be replaced when that was decided last."""
+        return self._view > 0 and self._troubled_s is None
+
     def decide(
         self,
         facts: StoreFacts,

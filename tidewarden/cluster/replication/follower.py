@@ -41,7 +41,7 @@ class StoreState:
 
     look: StoreLook | None = None
     answered_s: float = 0.0
-    """When it last answered."""
+    """When it last answered, or was asked something since."""
     why: str = ""
     """What is wrong with it, or waited for."""
     another_please: bool = False
@@ -78,6 +78,8 @@ class Follower:
         self.opened: tuple[int, StoreMember] | None = None
         """The view that this process has opened last, and the start of the store it was."""
         self.state = StoreState(answered_s=clock.monotonic())
+        self.misses = False
+        """Whether the store did not answer the last look. An order that it refuses is an answer."""
         self._disk_looked_s = self._disk_full_s = -math.inf
         self._cut_short = False
         """Whether a write of the store's log failed, and the log was not begun anew since."""
@@ -94,9 +96,9 @@ class Follower:
             for _ in range(STEPS_MAX):
                 if facts is None:
                     self.state.why = "it waits until Raft has a leader that answers"
-                    return
+                    break
                 if not await self._step(facts, look):
-                    return
+                    break
                 look = await self._look()
         except (StoreDown, OSError) as error:
             self._missed(facts, error)
@@ -119,8 +121,12 @@ class Follower:
         return StoreMember(self._member.name, look.incarnation)
 
     async def _look(self) -> StoreLook:
-        look = await self._store.look()
         state = self.state
+        if not self.misses:  # it was not asked since it answered: that is no silence of its own
+            state.answered_s = self._clock.monotonic()
+        self.misses = True
+        look = await self._store.look()
+        self.misses = False
         if look.node != self._member.name:
             raise StoreDown(f"the store in {self._store.folder} is of the node {look.node!r}")
         if state.look is None or state.look.incarnation != look.incarnation:
@@ -160,7 +166,7 @@ class Follower:
             name, facts, look, primary, (self._followed, same_place), self._let_in == key
         )
         state = self.state
-        state.why, state.another_please = "", False
+        state.another_please = False
         match step:
             case next_role.Stay(why, another_please):
                 state.why, state.another_please = why, another_please
@@ -183,6 +189,7 @@ class Follower:
                 missed = _may_be_missed(facts, look.data, primary)
                 await self._follow(facts, look, address, missed if diverged else None)
                 return False
+        state.why = ""  # not before: what is refused again and again is said once
         return True
 
     async def _promote(self, facts: StoreFacts, look: StoreLook, key: str) -> bool:
@@ -196,7 +203,7 @@ class Follower:
         await self._store.promote(facts.view, in_sync, member)
         # Whoever keeps the set has to know that nobody before this process opened the view.
         self.opened = facts.view, member
-        self._let_in, self._followed = key, 0
+        self._let_in, self._followed, self.state.why = key, 0, ""
         self._on_event(f"{member.node}'s store is the primary, in view {facts.view}")
         return True
 

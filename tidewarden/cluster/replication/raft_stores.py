@@ -55,8 +55,12 @@ class RaftStores(Protocol):
         Raises: NoLeader, Timeout: it may be applied yet, or never.
         """
 
-    def say_store(self, report: tuple[Any, ...], now: bool) -> None:
-        """Have all members told what this node says of its own store; ``now``: at once."""
+    def say_store(self, report: tuple[Any, ...], now: bool, stands_s: float) -> None:
+        """
+        Have all members told what this node says of its own store; ``now``: at once.
+
+        It counts as said anew whenever they hear this node for ``stands_s``, or until the next one.
+        """
 
     def store_reports(self) -> dict[str, tuple[float, tuple[Any, ...]]]:
         """

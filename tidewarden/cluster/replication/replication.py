@@ -1,9 +1,11 @@
 """
 Keeps a node's part of the replicated stores, while the node runs.
 
-One task looks at the node's own store and brings it into its role, ten times a second and whenever
-something has changed; one keeps the in-sync set while that store is the primary; one chooses the
-primary while the node leads Raft. They share the facts and the reports, which Raft's member has.
+One task looks at the node's own store and brings it into its role, whenever something has changed:
+facts, another node's word, who has ended, or that the store closed its connection. Without, it
+looks ten times a second while anything is under way, and twice while nothing is. One keeps the
+in-sync set while that store is the primary; one chooses the primary while the node leads Raft. They
+share the facts and the reports, which Raft's member has.
 """
 
 from __future__ import annotations
@@ -17,16 +19,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tidewarden.clock import Clock, sleep, sleep_or
+from tidewarden.clock import Clock, shared_turn, sleep, sleep_or
 from tidewarden.config.load import Config
 from tidewarden.duties import Duties
 from tidewarden.errors import Error, StoreDown
+from tidewarden.peer_line import Mac
 from tidewarden.raft.store_facts import StoreFacts, StoreMember
 from tidewarden.store.embedded import discarded, stop_notice
 from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
+from tidewarden.store.embedded.detour import Carrier
 
+from . import next_role
 from .awake_time import AwakeTime
 from .chooser import Chooser
+from .detours import Detours
 from .follower import Follower
 from .last_resort import LastResort
 from .local_store import LocalStore
@@ -38,13 +44,21 @@ from .store_report import StoreReport
 from .store_route import StoreRoute
 from .store_status import StoreStatus
 from .switchover import Switchover
+from .way_around import primary_told
 
 log = logging.getLogger("tidewarden.cluster")
 
 TURN_S = 0.1
-"""Between two looks at the own store, at pace 1 or below."""
+"""Between two looks at the own store, at pace 1 or below, while anything is under way."""
+REST_S = 0.5
+"""Likewise while nothing is: see :meth:`Replication._rests`."""
+STANDS_S = 0.35
+"""So long after the next look is due, at pace 1, a node at rest stands by what it said."""
 HURRIED_TURN_S = 0.02
-"""Likewise while the primary's node has ended: its store's link ends at about the same time."""
+"""
+Likewise while the primary's node has ended, for its store's link ends at about the same time; and
+while the own store does not answer, until it is given up.
+"""
 LEAVE_S = 2.0
 """So long, at pace 1, the primary may take to let a store that stops leave the set."""
 
@@ -68,6 +82,7 @@ class Replication:
         duties: Duties,
         library: bytes,
         *,
+        detour_mac: Mac | None = None,
         on_change: Callable[[StoreChange], None] | None = None,
         recover_s: float = 0.0,
     ) -> None:
@@ -79,6 +94,7 @@ class Replication:
             address: ``host:port`` at which other nodes reach it.
             duties: keep this node's part going.
             library: the scripts that the store has as the primary, for ``FUNCTION LOAD``.
+            detour_mac: proves to other nodes who asks them to carry; None: none is asked.
             on_change: told of each change of the primary or the set.
             recover_s: so long after no store fits, a majority of the stores is enough; 0: never.
         """
@@ -96,6 +112,10 @@ class Replication:
         """The start of the store that is about to be stopped; empty: none is."""
         self._preparing: asyncio.Task[None] | None = None
         self._told: object = None
+        self._written: tuple[int, int] = (0, 0)
+        """View and mark of the store's data at the last look."""
+        self._turn_s = TURN_S * min(1.0, pace)
+        """The seconds to the next look."""
         self._said: StoreReport | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.finder = ReplicatedPrimary(f"cluster {config.cluster.name}", pace)
@@ -107,44 +127,54 @@ class Replication:
             on_change=on_change,
             proposal=lambda: self._rounds.pending,
             stuck=lambda: self._chooser.why,
+            way=lambda: self._detours.shown(),
         )
         """What is shown of the stores, in status, metrics and by the doctor."""
         self._route = StoreRoute(config.node, folder)
-        name = config.cluster.name
-        store = LocalStore(
-            folder,
-            socket_path,
-            name,
-            credentials.daemon,
-            config.store,
-            pace,
-            library,
-            self._woken.set,
-        )
-        self._store = store
+        self._store = store = self._local_store(library)
         awake = AwakeTime(clock, pace)
         self._chooser = Chooser(member, clock, awake, pace, recover_s, _event)
+        self._detours = Detours(member, self._chooser, clock, pace, config.node, detour_mac)
+        self._elsewhere: tuple[int, StoreMember] | None = None
+        """What :meth:`_told_of` returned at the last look."""
         self._follower = Follower(
             member, store, clock, awake, pace, self._route, self._report_of, _event
         )
-        self._rounds = SetRounds(
-            member,
-            socket_path,
-            name,
-            credentials.daemon,
-            clock,
-            pace,
+        self._rounds = self._set_rounds()
+        self._switchover = Switchover(member, clock, pace, self._chooser.reports, self._order_url)
+        self._last_resort = LastResort(member, self._chooser)
+
+    def _local_store(self, library: bytes) -> LocalStore:
+        config = self._config
+        return LocalStore(
+            self._folder,
+            self._socket_path,
+            config.cluster.name,
+            self._credentials.daemon,
+            config.store,
+            self._pace,
+            library,
+            self._woken.set,
+        )
+
+    def _set_rounds(self) -> SetRounds:
+        return SetRounds(
+            self._member,
+            self._socket_path,
+            self._config.cluster.name,
+            self._credentials.daemon,
+            self._clock,
+            self._pace,
             self._chooser.reports,
             self._yields,
         )
-        self._switchover = Switchover(member, clock, pace, self._chooser.reports, self._order_url)
-        self._last_resort = LastResort(member, self._chooser)
 
     # Its life.
 
     async def start(self) -> None:
         """Begin; who is primary shows by :attr:`finder`."""
         self._member.on_stores = self._on_stores
+        await self._detours.start()
         works = {
             "own store": self._turns,
             "in-sync set": self._rounds.run,
@@ -179,6 +209,7 @@ class Replication:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._detours.stop()
         self._store.close()
 
     async def hand_over(self) -> None:
@@ -235,20 +266,70 @@ class Replication:
         while True:
             self._woken.clear()
             await self._turn()
-            await sleep_or(self._woken, self._clock, self._clock.monotonic() + self._turn_s())
+            await sleep_or(self._woken, self._clock, shared_turn(self._clock, self._turn_s))
 
-    def _turn_s(self) -> float:
+    def _next_s(self) -> float:
         """Return the seconds to the next look, sooner while an election waits for what it says."""
-        hurries = self._member.store_facts().primary in self._member.ended()
-        return (HURRIED_TURN_S if hurries else TURN_S) * min(1.0, self._pace)
+        ended = self._member.store_facts().primary in self._member.ended()
+        waits = self._follower.misses and self._follower.state.look is not None
+        if ended or waits:
+            return HURRIED_TURN_S * min(1.0, self._pace)
+        return (REST_S if self._rests() else TURN_S) * min(1.0, self._pace)
+
+    def _rests(self) -> bool:
+        """
+        Return whether nothing is under way here, so that the next event may be waited for.
+
+        Nothing is written, the store is whole and in sync, the primary is open, all is well with
+        Raft, and nobody is about to stop.
+        """
+        facts, look = self._facts(), self._follower.state.look
+        data = None if look is None else look.data
+        before, self._written = self._written, (data.view, data.seq) if data else (0, 0)
+        if facts is None or look is None or data is None or before != self._written:
+            return False
+        if self._leaving or self._stopping or self._store_stops or self.finder.fault:
+            return False
+        if self._follower.state.why or not look.is_whole or look.disk_fault:
+            return False
+        if self._follower.member_of(look) not in facts.in_sync or self._rounds.pending:
+            return False
+        return (
+            next_role.is_open(facts, self._report_of(facts.primary))
+            and self._member.leader() is not None
+            and not self._member.ended()
+            and self._detours.hears(facts.primary)
+            and not self._detours.port_to(facts.primary)
+        )
 
     async def _turn(self) -> None:
         facts = self._facts()
         await self._follower.turn(facts)
         self._heed_notice()
-        self.finder.note_fault(self._member.quorum_fault() or self.seen.cut_off())
+        self._look_around()
         self._keep_set()
+        self._turn_s = self._next_s()
         self._say()
+
+    def _look_around(self) -> None:
+        """See how the primary is reached, and say so where that is another way than before."""
+        before, self._elsewhere = self._elsewhere, self._told_of()
+        if self._detours.look(self._primary()) or self._elsewhere != before:
+            self._tell_finder()
+        goes = self._detours.serves or self._elsewhere is not None
+        lacking = self._member.quorum_fault()
+        fault = lacking or ("" if goes else self.seen.cut_off())
+        self.finder.note_fault(fault, alone=bool(lacking))
+
+    def _primary(self) -> str:
+        """Return the node whose store takes the writes, as far as is known here."""
+        told = self._told_of()
+        return self._member.store_facts().primary if told is None else told[1].node
+
+    def _told_of(self) -> tuple[int, StoreMember] | None:
+        """Return a primary of which others tell, and the facts here do not yet."""
+        told = primary_told(self._member.store_facts(), self._chooser.reports())
+        return None if told is None or told[1].node == self._member.name else told
 
     def _heed_notice(self) -> None:
         """Prepare for the end of a store that another process is about to stop."""
@@ -295,7 +376,10 @@ class Replication:
         report = dataclasses.replace(report, stopping=self._stopping or bool(self._store_stops))
         now = self._said is None or report.acted_on != self._said.acted_on
         self._said = report
-        self._member.say_store(report.plain(), now)
+        rests = self._turn_s >= REST_S * min(1.0, self._pace)
+        self._member.say_store(
+            report.plain(), now, self._turn_s + STANDS_S * self._pace if rests else 0.0
+        )
 
     def _yields(self, why: str) -> None:
         """Ask that another store be the primary: the set cannot be kept here."""
@@ -322,9 +406,11 @@ class Replication:
         self._rounds.wake()
 
     def _tell_finder(self) -> None:
-        facts = self._member.store_facts()
-        report = self._report_of(facts.primary)
-        if not facts.view:
+        facts, node = self._member.store_facts(), self._primary()
+        report = self._report_of(node)
+        if self._told_of() is not None and report is not None and report.address:
+            self._lead_to(node, report)
+        elif not facts.view:
             self.finder.tell("", self._chooser.why or self.seen.fault())
         elif (
             report is None
@@ -333,23 +419,31 @@ class Replication:
         ):
             self.finder.tell("", f"{facts.primary}'s store is not open yet, in view {facts.view}")
         else:
-            user, password = "default", self._credentials.client
-            self.finder.tell(self._url(facts.primary, report.address, user, password), "")
+            self._lead_to(node, report)
+
+    def _lead_to(self, node: str, report: StoreReport) -> None:
+        user, password, by = "default", self._credentials.client, self._detours.port_to(node)
+        self.finder.tell(self._url(node, report.address, user, password, by), "")
 
     def _report_of(self, node: str) -> StoreReport | None:
         return self._chooser.reports().get(node)
 
-    def _url(self, node: str, address: str, user: str, password: str) -> str:
+    def _url(self, node: str, address: str, user: str, password: str, by: int = 0) -> str:
         if node == self._member.name:
             path = quote(str(self._socket_path))
             return f"unix://{quote(user)}:{quote(password, safe='')}@{path}"
-        return self._route.url(address, user, password)
+        return self._route.url(address, user, password, by)
 
     def _order_url(self, node: str) -> str:
         report = self._report_of(node)
         if report is None or not report.address:
             raise StoreDown(f"nothing was heard of {node}'s store yet")
         return self._url(node, report.address, DAEMON, self._credentials.daemon)
+
+    @property
+    def carrier(self) -> Carrier | None:
+        """Return what carries other nodes' connections; None: nothing does."""
+        return self._detours.carrier
 
     # What operators ask: see :class:`tidewarden.server.services.StoreOperations`.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from tidewarden.clock import Clock, sleep_or
+from tidewarden.clock import Clock, shared_turn, sleep_or
 from tidewarden.errors import Error, StoreDown
 from tidewarden.raft.store_facts import StoreFacts, StoreMember
 from tidewarden.store.durability.view_library import open_command
@@ -26,7 +26,7 @@ ROUND_S = 0.7
 WAIT_MS = 30
 """So long, at pace 1 or below, a round waits for what others acknowledge."""
 BUSY_S = 0.5
-"""So long after the last group that was seen, groups are taken to run."""
+"""So long after groups were seen at two looks running, they are taken to run."""
 LAG_S = 2
 """A store that nobody follows closely for so long takes no writes, to limit what is lost."""
 
@@ -66,6 +66,8 @@ class SetRounds:
         self._serves = False
         self._stamp = 0
         self._seq = 0
+        self._moved = False
+        """Whether groups had run before the last look."""
         self._busy_until = 0.0
         self._attached: frozenset[tuple[str, ...]] = frozenset()
         self._guarded = False
@@ -97,11 +99,14 @@ class SetRounds:
             self._guarded, self.gives_up = False, ""
             self._wake.set()
         self._serves = True
-        if data.seq != self._seq:
-            was_idle = self._clock.monotonic() > self._busy_until
-            self._seq, self._busy_until = data.seq, self._clock.monotonic() + BUSY_S
-            if was_idle:
-                self._wake.set()
+        moved, self._moved = self._moved, data.seq != self._seq
+        if self._moved:
+            now_s = self._clock.monotonic()
+            if now_s > self._busy_until:
+                self._wake.set()  # a member that acknowledges nothing shows at once
+            self._seq = data.seq
+            if moved:
+                self._busy_until = now_s + BUSY_S
 
     def rest(self) -> None:
         """Note that the store is no open primary: there are no rounds."""
@@ -145,7 +150,7 @@ class SetRounds:
     async def _rest(self, keeper: SetKeeper | None) -> None:
         busy = self._clock.monotonic() < self._busy_until
         rest_s = self._times.idle_round_s if keeper is None else keeper.next_s(busy)
-        await sleep_or(self._wake, self._clock, self._clock.monotonic() + rest_s)
+        await sleep_or(self._wake, self._clock, shared_turn(self._clock, rest_s))
 
     async def _round(self, keeper: SetKeeper) -> bool:
         """Play one round; return whether another is due at once."""

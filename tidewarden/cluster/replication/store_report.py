@@ -1,9 +1,11 @@
-"""What a node says of its own store to the other members, ten times a second and at each change."""
+"""What a node says of its own store to the other members, at each look at it."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 DISK_FULL = "its disk is full"
@@ -52,7 +54,8 @@ class StoreReport:
 
     def plain(self) -> tuple[Any, ...]:
         """Return plain values, for :func:`read_report`."""
-        return dataclasses.astuple(self)
+        values: tuple[Any, ...] = _VALUES(self)
+        return values
 
     @property
     def acted_on(self) -> tuple[Any, ...]:
@@ -76,6 +79,7 @@ class StoreReport:
         return not (self.leaving or self.stopping)
 
 
+_VALUES = attrgetter(*(field.name for field in dataclasses.fields(StoreReport)))
 _TYPES = tuple(
     type(getattr(StoreReport(), field.name)) for field in dataclasses.fields(StoreReport)
 )
@@ -88,3 +92,24 @@ def read_report(value: object) -> StoreReport | None:
     if not all(isinstance(word, str) for word in value[1]):
         return None
     return StoreReport(*value)
+
+
+class ReadReports:
+    """Reads what the nodes said last; what says the same as before is not read again."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[object, StoreReport | None]] = {}
+        """By node: what it said last, and what that says."""
+
+    def of(self, node: str, plain: object) -> StoreReport | None:
+        """Return what a node said; None: it is no report."""
+        said, report = self._read.get(node, (None, None))
+        if said is not plain:
+            report = read_report(plain)
+            self._read[node] = plain, report
+        return report
+
+    def all(self, heard: Mapping[str, tuple[float, tuple[Any, ...]]]) -> dict[str, StoreReport]:
+        """Return what each node said, of those whose word is a report."""
+        found = {node: self.of(node, plain) for node, (_, plain) in heard.items()}
+        return {node: report for node, report in found.items() if report is not None}

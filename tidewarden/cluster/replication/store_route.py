@@ -7,6 +7,7 @@ from pathlib import Path
 from tidewarden.config.addresses import parse_address
 from tidewarden.config.settings import Node
 from tidewarden.errors import StoreDown
+from tidewarden.store.connect import BY
 from tidewarden.store.embedded import tunnel
 
 
@@ -52,6 +53,11 @@ class StoreRoute:
             return not self._node.tls_cert
         return not self._node.tls_cert or named == address
 
-    def url(self, address: str, user: str, password: str) -> str:
-        """Return the URL of the store at ``address``. A secret: keep it out of logs."""
-        return tunnel.store_url(self._node, address, user, password)
+    def url(self, address: str, user: str, password: str, by: int = 0) -> str:
+        """
+        Return the URL of the store at ``address``. A secret: keep it out of logs.
+
+        ``by``: the port of loopback through which it is reached; 0: it is reached itself.
+        """
+        found = tunnel.store_url(self._node, address, user, password)
+        return f"{found}{'&' if '?' in found else '?'}{BY}={by}" if by else found

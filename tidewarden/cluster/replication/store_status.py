@@ -12,7 +12,8 @@ from tidewarden.histograms import FAILOVERS, Family
 from tidewarden.raft.store_facts import StoreFacts, majority_of, read_set, set_text
 
 from .store_changes import RECOVERED, StoreChange, changes_between
-from .store_report import DISK_FULL, StoreReport, read_report
+from .store_report import DISK_FULL, ReadReports, StoreReport
+from .way_around import WayShown
 
 log = logging.getLogger("tidewarden.daemon")
 
@@ -54,6 +55,7 @@ class StoreStatus:
         on_change: Callable[[StoreChange], None] | None = None,
         proposal: Callable[[], str] = str,
         stuck: Callable[[], str] = str,
+        way: Callable[[], WayShown] = WayShown,
     ) -> None:
         """
         Args:
@@ -64,6 +66,7 @@ class StoreStatus:
                 other.
             stuck: why this node, which leads Raft, can choose no primary; empty: it can, or need
                 not.
+            way: how this node goes to the primary.
         """
         self._node = node
         self._stores = stores
@@ -71,7 +74,8 @@ class StoreStatus:
         self._away_s = AWAY_S * pace
         self._backlog_bytes = backlog_bytes
         self._on_change = on_change
-        self._proposal, self._stuck = proposal, stuck
+        self._proposal, self._stuck, self._way = proposal, stuck, way
+        self._reports = ReadReports()
         self._facts: StoreFacts | None = None
         self._open_view = 0
         """The view in which a primary was last known to be open, and when that was heard last."""
@@ -147,6 +151,7 @@ class StoreStatus:
             "store_pid": own[1].pid if own else 0,
             "loss": facts.loss,
             "proposal": " ".join(sorted(one.node for one in read_set(self._proposal()))),
+            "detour": self._way().carrier,
             "last_gap_ms": -1 if self.last_gap_s is None else round(self.last_gap_s * 1000),
             "store_problems": self.problems(),
         }
@@ -242,13 +247,20 @@ class StoreStatus:
         facts, heard = self._stores.store_facts(), self._report(self._stores.store_facts().primary)
         if not facts.view or heard is None or facts.primary == self._node:
             return ""
-        silent_s = self._clock.monotonic() - heard[0]
+        silent_s, way = self._clock.monotonic() - heard[0], self._way()
+        if way.carrier:
+            return (
+                f"{self._node} does not reach {facts.primary}, whose store is the primary: its"
+                f" calls go by way of {way.carrier}, and its own store copies nothing meanwhile;"
+                " mend the link between the hosts"
+            )
         if silent_s <= self._away_s or self._stuck() or self._stores.quorum_fault():
             return ""
+        why = f" ({way.why})" if way.why else ""
         return (
             f"{self._node} does not hear {facts.primary}, whose store is the primary, and the"
-            " others have not replaced it: if it runs, mend the link between their hosts, and send"
-            " requests to another node meanwhile"
+            f" others have not replaced it{why}: if it runs, mend the link between their hosts, and"
+            " send requests to another node meanwhile"
         )
 
     def waits_for(self) -> str:
@@ -336,7 +348,7 @@ class StoreStatus:
     def stats(self) -> dict[str, Any]:
         """Return the numbers for /metrics."""
         facts, voters, copies = self._stores.store_facts(), self._stores.voters(), self.copies()
-        opened = self._report(self._node)
+        opened, way = self._report(self._node), self._way()
         is_primary = (
             facts.primary == self._node
             and opened is not None
@@ -356,6 +368,8 @@ class StoreStatus:
             "store_recoveries_total": self.recoveries,
             "store_loss": int(bool(facts.loss)),
             "store_problems": len(self.problems()),
+            "store_detour_connections": way.connections,
+            "store_carried_connections": way.carried,
             **(
                 {"store_last_gap_ms": self.last_gap_s * 1000} if self.last_gap_s is not None else {}
             ),
@@ -363,7 +377,7 @@ class StoreStatus:
 
     def _report(self, node: str) -> tuple[float, StoreReport] | None:
         heard = self._stores.store_reports().get(node)
-        report = read_report(heard[1]) if heard else None
+        report = self._reports.of(node, heard[1]) if heard else None
         return (heard[0], report) if heard and report else None
 
 

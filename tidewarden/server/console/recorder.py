@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, rest
 from tidewarden.errors import Error, Internal, NotFound
 from tidewarden.log import OncePer
 from tidewarden.queue import Queues
@@ -125,7 +125,7 @@ class FigureRecorder:
             except Exception:
                 if self._defects.passes():
                     log.exception("the console's figures were not recorded")
-            await sleep(self._clock, LOOK_S)
+            await rest(self._clock, LOOK_S)
 
     async def turn(self) -> None:
         """
@@ -181,7 +181,7 @@ class FigureRecorder:
     async def _read_queues(self, slot: int) -> None:
         now_s = self._clock.monotonic()
         if now_s - self._names_at >= (STEP_S / 2 if self._is_watched(now_s) else NAMES_S):
-            self.choice.names(await self._queues.catalog.names())
+            self.choice.names(await self._queues.admin.names())
             self._names_at = now_s
         chosen = self.choice.chosen(now_s)
         for name in self.queues.keys() - chosen:
@@ -200,7 +200,7 @@ class FigureRecorder:
 
     async def _of_queue(self, name: str, slot: int) -> dict[str, float]:
         try:
-            stats = await self._queues.admin.stats(name)
+            stats = await self._queues.admin.stats(name, marks=True)
         except (NotFound, Internal):  # it has gone, or its settings cannot be read
             return {}
         if "ready" not in stats:  # it is a topic now

@@ -69,6 +69,14 @@ log = logging.getLogger("tidewarden.server")
 BODY_S = 30.0  # longest that a request's body may take to come in, however slowly
 INTERNAL_BYTES = 4096
 Inner = Callable[[bytes], bytes | None]
+LineOpener = Callable[[web.WebSocketResponse, Callable[[], None]], Awaitable[None]]
+LINE_BYTES_MAX = 65_536
+"""Longest message of another node on a line, and of a stranger that has yet to prove itself."""
+LINE_ALIVE_S, LINE_CLOSE_S = 2.0, 1.0
+"""
+A line on which nothing was heard is asked so often whether the other end is there; and a line that
+is closed waits so long for the other end to do so.
+"""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -87,6 +95,8 @@ class HttpServer:
         warning: what an operator should look at all the same; shown there.
         internal: paths on which other nodes ask; each takes a body and answers it, or None where
             the body does not prove to be of a node.
+        lines: paths on which other nodes open lines of bytes; each serves one to its end, and calls
+            what it is given once it knows that it is a node which asked.
         stats: for ``/metrics``, a part's name and its ``stats``; queues and tokens are asked
             anyway.
         connections_max: fewer than the limits say, where the process may open fewer files.
@@ -107,6 +117,7 @@ class HttpServer:
         warning: Callable[[], str] = fine,
         stats: Mapping[str, Stats] | None = None,
         internal: Mapping[str, Inner] | None = None,
+        lines: Mapping[str, LineOpener] | None = None,
         connections_max: int | None = None,
         login_key: bytes | None = None,
         ended_logins: EndedLogins | None = None,
@@ -118,6 +129,7 @@ class HttpServer:
         self._traffic = services.traffic_of_cluster
         self._clock = clock
         self._internal = dict(internal or {})
+        self._lines = dict(lines or {})
         loopback = is_loopback(config.node.host)
         self._users = users or Users(config.users, clock, loopback=loopback)
         logins = LoginCookies(login_key or os.urandom(32), self._users, clock)
@@ -173,6 +185,8 @@ class HttpServer:
             add_routes(app.router, data_routes.ROUTES, self._data)
         for path in self._internal:
             app.router.add_post(path, self._ask_internal)
+        for path in self._lines:
+            app.router.add_get(path, self._open_line)
         self._add_queues(app.router)
         check = self._authorization.check_right
         if self._tokens is not None:
@@ -257,7 +271,7 @@ class HttpServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer a request, and note what was answered unless another node asked."""
-        if request.path in self._internal:
+        if request.path in self._internal or request.path in self._lines:
             return await handler(request)
         began = self._clock.monotonic()
         response = await self._answer(request, handler)
@@ -359,6 +373,26 @@ class HttpServer:
         except TimeoutError:
             return web.Response(status=408)
         return web.Response(status=403) if reply is None else web.Response(body=reply)
+
+    async def _open_line(self, request: web.Request) -> web.StreamResponse:
+        """Serve a line of another node, which proves itself on it."""
+        line = web.WebSocketResponse(
+            heartbeat=LINE_ALIVE_S,
+            timeout=LINE_CLOSE_S,
+            compress=False,
+            max_msg_size=LINE_BYTES_MAX,
+        )
+        if not line.can_prepare(request).ok:
+            return web.Response(status=403)
+        await line.prepare(request)
+
+        def known() -> None:
+            if isinstance(request.protocol, HttpPeer):
+                request.protocol.authenticated()
+
+        await self._lines[request.path](line, known)
+        await line.close()
+        return line
 
 
 class OpenRequests:

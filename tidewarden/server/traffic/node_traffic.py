@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, rest
 
 from .recorder import Recorder
 from .space_saving import SpaceSaving
@@ -30,7 +30,7 @@ class NodeTraffic:
         """Gather once a second, until cancelled."""
         while True:
             self.gather()
-            await sleep(self._clock, GATHER_S)
+            await rest(self._clock, GATHER_S)
 
     def gather(self) -> None:
         """Add what this process has noted meanwhile."""

@@ -57,7 +57,7 @@ class End(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(BUFFER_BYTES)
-        _mind_its_silence(self.transport.get_extra_info("socket"))
+        mind_its_silence(self.transport.get_extra_info("socket"))
         if self.lost or self.other.lost:
             self.transport.abort()
         elif self.other.transport is None:
@@ -108,7 +108,7 @@ class End(asyncio.Protocol):
             self.transport.abort()
 
 
-def _mind_its_silence(connected: Any) -> None:
+def mind_its_silence(connected: Any) -> None:
     """Have the kernel notice that the other host has gone without a word."""
     if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
         return

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from tidewarden import errors
-from tidewarden.clock import Clock, sleep
+from tidewarden.clock import Clock, rest
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -17,7 +17,7 @@ async def look_for_ever(
     """Look every ``pause_s``. What goes wrong is logged once, as ``complaint``, and tried again."""
     said = ""
     while True:
-        await sleep(clock, pause_s)
+        await rest(clock, pause_s)
         try:
             await look()
             said = ""

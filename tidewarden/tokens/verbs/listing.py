@@ -11,10 +11,12 @@ from tidewarden import errors
 from tidewarden.clock import in_turns
 from tidewarden.config.load import Provider
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
+from tidewarden.queue.near_reads import Mark
 from tidewarden.queue.task import check_range
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
+from tidewarden.tokens.accounts.near_accounts import NearAccounts
 from tidewarden.tokens.limits.client_record import parse_record, read_client
 from tidewarden.tokens.policy import account_state, failures
 from tidewarden.tokens.why.facts import Facts, account_facts, client_facts
@@ -43,8 +45,14 @@ class Listing:
     """Walks the accounts of ``queues`` (by provider)."""
 
     def __init__(
-        self, accounts: AccountStore, queues: dict[str, str], providers: Mapping[str, Provider]
+        self,
+        accounts: AccountStore,
+        queues: dict[str, str],
+        providers: Mapping[str, Provider],
+        near: NearAccounts | None = None,
     ) -> None:
+        """Read the node's own copy of the data by ``near``; None: it has none."""
+        self._near = near
         self._accounts = accounts
         self._queue_of = queues
         self._providers = providers
@@ -168,11 +176,21 @@ class Listing:
         }
 
     async def stats(self, provider: str) -> dict[str, Any]:
-        """Return the figures of a provider: see :func:`.provider_status.figures`."""
-        found = await self._accounts.figures(self._queue_of[provider])
-        due_ms, record = found.counts.pop("next_ms"), parse_record(found.client)
-        client = client_facts(self._providers[provider], record, found.clock_ms, found.lag_ms)
-        return found.counts | figures(client, due_ms)
+        """
+        Return the figures of a provider: see :func:`.provider_status.figures`.
+
+        They have the mark, where the node's own copy stands in for the primary.
+        """
+
+        async def read(accounts: AccountStore, mark: Mark) -> dict[str, Any]:
+            found = await accounts.figures(self._queue_of[provider])
+            due_ms, record = found.counts.pop("next_ms"), parse_record(found.client)
+            client = client_facts(self._providers[provider], record, found.clock_ms, found.lag_ms)
+            return found.counts | figures(client, due_ms) | mark
+
+        if self._near is None:
+            return await read(self._accounts, {})
+        return await self._near.answered(self._accounts, read)
 
     async def due(self, provider: str, step_ms: int, steps: int) -> list[int]:
         """Estimate how many accounts of a provider fall due in each of the next steps of time."""

@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
+from tidewarden.queue.near_reads import ALONE
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.cache import Cache
@@ -34,6 +35,8 @@ WATCH_S = (0.02, 0.5)  # How often another node's refresh is looked for: at firs
 LIFE_SHARE = 0.5
 # How often a newer token is asked for again, where its refresh was forced a moment ago.
 AGAIN_S = 1.0
+# How often an account is read, if each time another server takes over meanwhile.
+READS_MAX = 3
 # What was stored so much later than it is now was stored before the store's clock was set back.
 STEP_MS = 5000
 STALE_AFTER_S = (
@@ -43,6 +46,17 @@ STALE_AFTER_S = (
 )
 
 Answer = TypeVar("Answer")
+Shows = Callable[[], Callable[[], Awaitable[bool]]]
+"""
+Is called before the store is asked. What it returns is awaited behind the answer, and tells whether
+that may be shown to a reader; False: another server has taken over meanwhile. Both raise NoQuorum
+where this is not known.
+"""
+
+
+async def shown() -> bool:
+    """Tell that a reader may be shown what the store has, at once."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +99,7 @@ class Reader:
         near: the node's own copy of the data; None: it has none.
         forced_ms: an account is refreshed at most once in so long by readers to whom its token is
             of no use.
+        shows: tells whether a reader may be shown what the store has: see :data:`Shows`.
     """
 
     def __init__(
@@ -97,9 +112,11 @@ class Reader:
         offline: OfflineRefresh,
         connected: Callable[[], bool],
         forced_ms: int,
-        near: NearAccounts | None = None,
+        near: NearAccounts | None,
+        shows: Shows,
     ) -> None:
         self._forced_ms = forced_ms
+        self._shows = shows
         self._accounts = accounts
         self._vault = vault
         self._clock = clock
@@ -134,23 +151,31 @@ class Reader:
         until = self._clock.monotonic() + wait_ms / 1000
         recalled: AccountRow | None = None
         known = self._cache.left_ms(account) >= max(1, min_ttl_ms) or self._serves_alone(account)
-        if not self._connected():
+        asks, trouble = True, errors.Error()
+        if self._near is not None and not await self._near.reaches_majority():
+            # Nobody is asked, though this node's own store be the primary: another may have been
+            # elected since, and may have a later generation.
             recalled = await self._recall(account, queue, name)
-            known = known or recalled is not None
-        if self._connected() or not known:
+            asks, trouble = False, errors.NoQuorum(ALONE)
+        elif not self._connected():
+            recalled = await self._recall(account, queue, name)
+            asks, trouble = (
+                not known and recalled is None,
+                errors.StoreDown("it is not connected"),
+            )
+        if asks:
             try:
                 return await self._asked(provider, queue, name, min_ttl_ms, wait_ms, newer)
             except (errors.StoreDown, errors.NoQuorum) as error:
-                why = str(error)
+                trouble = error
             recalled = await self._recall(account, queue, name)
-        else:
-            why = "it is not connected"
         if self._serves_alone(account):
             await self._offline.fresh(provider, name, min_ttl_ms, until - self._clock.monotonic())
         row = self._cache.find(account) or recalled
         if row is None or row.generation <= newer:
-            raise errors.StoreDown(f"{why}; no living token of {account} is known here")
-        return await self._stale(provider, name, row, why)
+            why = f"{trouble}; no living token of {account} is known here"
+            raise errors.BY_CODE[trouble.code](why)
+        return await self._stale(provider, name, row, str(trouble))
 
     async def _asked(
         self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int, newer: int
@@ -292,7 +317,7 @@ class Reader:
 
     async def _read(self, provider: Provider, queue: str, name: str) -> AccountReading:
         account = f"{provider.name}/{name}"
-        reading = await self._or_else(account, queue, name, lambda: self._accounts.get(queue, name))
+        reading = await self._or_else(account, queue, name, lambda: self._lasting(queue, name))
         if reading.row is None or _given_up(reading):
             self._cache.drop(account)
         if reading.row is None:
@@ -300,6 +325,20 @@ class Reader:
         if not _given_up(reading):
             self._cache.keep(account, reading.row, reading.now_ms, read=True)
         return reading
+
+    async def _lasting(self, queue: str, name: str) -> AccountReading:
+        """
+        Read an account, and return what will be there for whoever reads later, or something newer.
+
+        A primary that dies may alone have what it answers; one that is cut off may lack what
+        another has. Raises: NoQuorum: nothing is known to last; what the store raises.
+        """
+        for _ in range(READS_MAX):
+            may_be_shown = self._shows()
+            reading = await self._accounts.get(queue, name)
+            if await may_be_shown():
+                return reading
+        raise errors.NoQuorum("one server after the other took over while an account was read")
 
     async def _token(
         self, provider: Provider, name: str, reading: AccountReading, min_ttl_ms: int

@@ -27,6 +27,7 @@ from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.params import NoOptions, body_of, check_path, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Route, whole
+from tidewarden.server.http.task_fields import StaleMs
 from tidewarden.server.verbs.token import (
     Note,
     account_name,
@@ -438,6 +439,7 @@ class Provider(msgspec.Struct, kw_only=True):
     held_until_ms: UnixMsOrNone
     failures: Annotated[int, Meta(description="Probes that failed in a row, while all wait.")]
     advice: Advice
+    stale_ms: StaleMs | UnsetType = UNSET
 
 
 class ProviderList(msgspec.Struct):
