@@ -103,6 +103,17 @@ async def test_a_console_of_which_a_part_did_not_come_is_loaded_again(
         await guest.page.get_by_label("Secret").wait_for()
 
 
+async def test_plots_whose_library_did_not_come_are_drawn_with_the_next_figures(
+    made: Cluster, browser: Any
+) -> None:
+    async with visit(browser, url_of(made)) as guest:
+        await guest.page.route("**/vendor/uPlot*", lambda route: route.abort(), times=1)
+        await guest.log_in("admin", made.secret)
+        await guest.is_in()
+        await guest.page.locator(".uplot").first.wait_for()
+        assert guest.complaints == []
+
+
 async def test_each_page_shows_what_there_is(admin: Visit) -> None:
     for where, expected in PAGES.items():
         await admin.go(where)
