@@ -539,3 +539,23 @@ async def test_no_lease_is_one_of_the_old_queues(node: Any) -> None:
     (new,) = await queues.take(queues.open_session(), ["q"])
     assert new.lease > old.lease
     assert await queues.ack(queues.open_session(), "q", [(task_id, old.lease)]) == [0]
+
+
+async def test_the_leader_goes_on_in_one_that_is_made_again(node: Any) -> None:
+    n0 = await node()
+    queues = n0.queues
+
+    async def sweep() -> int:
+        found = await queues.scripts.run_on(n0.link, "queue.sweep", "q", 0, [7, 100])
+        return int(found[2][0])
+
+    await queues.put("q", TaskSpec(id="a"))
+    assert await sweep() == 0
+    await queues.dropped.drop("q", force=True)
+    await queues.admin.configure("q", {"lease_ms": 60_000})
+    await queues.put("q", TaskSpec(id="b", delay_ms=1))
+    moved = 0
+    async with asyncio.timeout(60):
+        while moved == 0:  # Stale: another led
+            moved = await sweep()
+    assert moved == 1

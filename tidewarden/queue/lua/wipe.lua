@@ -9,7 +9,7 @@
 open()
 local kept_ms = int(3, 'time', 1, NEVER)
 if not no_tasks() or redis.call('EXISTS', key('schedules')) == 1 then return finish('NOTEMPTY') end
-local KEPT = ' format layout n view seq steps lag epoch dead floor '
+local KEPT = ' format layout n view seq steps lag epoch sweeper dead floor '
 local raw, gone = redis.call('HGETALL', key('shard')), {}
 for i = 1, #raw, 2 do
   -- What a node's calls are known by stays, so that none of them runs twice.
