@@ -347,6 +347,17 @@ def age_known_at(age: Any) -> float:
     return float(age._whole_at)
 
 
+def answer_for_sentinels(monkeypatch: Any, answers: Any) -> None:
+    """Have sentinels say ``answers()``, one each, instead of what they know."""
+
+    async def answer(link: Any, service: str) -> Any:
+        return answers()
+
+    monkeypatch.setattr("tidewarden.store.sentinel._answer_of", answer)
+
+
+heard_by = attrgetter("_told")  # takes a message of a sentinel
+
 # Traffic
 pending_of = attrgetter("_pending")  # notes of requests that are in no table yet
 

@@ -57,10 +57,15 @@ class SentinelReply:
     epoch: int = 0
     promoted: bool = False
 
+    @property
+    def knowledge(self) -> tuple[int, bool]:
+        """Return by what answers compare: the greater knows more."""
+        return self.epoch, self.promoted
+
 
 def newest(answers: Sequence[SentinelReply]) -> SentinelReply:
     """Return the answer that knows most; of equals the first. Raises: ValueError: there is none."""
-    return max(answers, key=lambda answer: (answer.epoch, answer.promoted))
+    return max(answers, key=lambda answer: answer.knowledge)
 
 
 class Service:
@@ -136,7 +141,8 @@ class Sentinels:
         self.service = Service(url)
         self.name = f"the service {self.service.name}"
         self._followers: list[Moved] = []
-        self._asking: asyncio.Task[str] | None = None
+        self._asking: asyncio.Task[SentinelReply] | None = None
+        self._followed: SentinelReply | None = None  # by which the links were sent last
         self._looks: set[asyncio.Task[None]] = set()
         self._clock = clock
         self._client = name
@@ -187,6 +193,10 @@ class Sentinels:
 
         Raises: StoreDown: no sentinel answers, or none knows the service.
         """
+        self._followed = best = await self._best()
+        return self.service.url_of(best.host, best.port)
+
+    async def _best(self) -> SentinelReply:
         if self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(
                 self._ask(), name="asking the sentinels"
@@ -194,12 +204,12 @@ class Sentinels:
             self._asking.add_done_callback(self._was_asked)
         return await asyncio.shield(self._asking)
 
-    def _was_asked(self, done: asyncio.Task[str]) -> None:
+    def _was_asked(self, done: asyncio.Task[SentinelReply]) -> None:
         self._asking = None
         if not done.cancelled():
             _ = done.exception()  # whoever asked may have gone
 
-    async def _ask(self) -> str:
+    async def _ask(self) -> SentinelReply:
         """
         Ask all sentinels at once.
 
@@ -228,8 +238,7 @@ class Sentinels:
             for one in waiting:
                 one.cancel()
         if answers:
-            best = newest(answers)
-            return self.service.url_of(best.host, best.port)
+            return newest(answers)
         if unknown:
             raise StoreDown(
                 f"the sentinels know no service {self.service.name!r}; store.url ends with the name"
@@ -252,6 +261,9 @@ class Sentinels:
     def _look(self) -> None:
         """
         Ask, and tell the followers of another server: something happened, or may have been missed.
+
+        They are not called back by sentinels that are behind: the one that knew more may have been
+        too slow to answer this time. Who loses his connection asks anew.
         """
         task = asyncio.get_running_loop().create_task(
             self._compare(), name="looking for the primary"
@@ -263,10 +275,13 @@ class Sentinels:
         if self._asking is not None:  # under way since before what was heard
             await asyncio.wait({self._asking})
         try:
-            url = await self.find()
+            best = await self._best()
         except StoreDown as error:
             log.debug("not asked: %s", error)  # the links say it, when they need one
             return
+        if self._followed is not None and best.knowledge < self._followed.knowledge:
+            return
+        self._followed, url = best, self.service.url_of(best.host, best.port)
         for moved in tuple(self._followers):
             moved(url)
 

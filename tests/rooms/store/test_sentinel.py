@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.inspect import answer_for_sentinels, heard_by
 from support.store.sentinels import SentinelSet, sentinel_set
 from support.store.shard_audit import audit_store
 from support.store.store_process import process
@@ -150,6 +151,41 @@ def test_the_newest_configuration_wins() -> None:
     assert newest([behind, behind, leading]) == leading
     with pytest.raises(ValueError, match="empty"):
         newest([])
+
+
+async def test_who_was_told_of_the_new_primary_is_not_called_back_by_sentinels_that_are_behind(
+    monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+) -> None:
+    former, leading = SentinelReply("a", 1, 3), SentinelReply("b", 1, 3, promoted=True)
+    told, asked, sent = [former], [0], list[str]()
+
+    def answers() -> SentinelReply:
+        asked[0] += 1
+        return told[-1]
+
+    async def hear() -> None:
+        before = asked[0]
+        heard_by(sentinels)([b"message", b"+switch-master", b"main a 1 b 1"])
+        await eventually(lambda: asked[0] > before)
+        await asyncio.sleep(0)
+
+    answer_for_sentinels(monkeypatch, answers)
+    sentinels = Sentinels("redis+sentinel://127.0.0.1:1/main", "x", SystemClock())
+    sentinels.follow(sent.append)
+    assert await sentinels.find() == "redis://a:1"
+    for reply, where in (
+        (leading, "redis://b:1"),
+        (former, "redis://b:1"),  # the one that leads the failover did not answer in time
+        (SentinelReply("b", 1, 4), "redis://b:1"),
+        (SentinelReply("a", 1, 5), "redis://a:1"),
+    ):
+        told.append(reply)
+        await hear()
+        await eventually(lambda where=where: sent[-1] == where)
+    assert sent == ["redis://b:1", "redis://b:1", "redis://a:1"]
+    told.append(former)
+    assert await sentinels.find() == "redis://a:1", "whoever asks is told what there is"
+    await sentinels.forget(sent.append)
 
 
 # --- what is said
