@@ -164,6 +164,8 @@ def answered_by_its_copy(node: Node) -> None:
     assert ask(node, "T.MGET", "shop/a")[0][4] == "stale"
     shop = ask(node, "T.STATS")["shop"]
     assert (shop["total"] >= 2, shop["stale_ms"] > 0) == (True, True)
+    assert ask(node, "T.PEEK", "shop/a")["stale_ms"] > 0
+    assert get(node, "/v1/accounts/shop/a")["stale_ms"] > 0
     assert get(node, "/v1/queues/mails/stats")["stale_ms"] > 0
     assert get(node, "/v1/queues/mails")["stats"]["stale_ms"] > 0
     assert get(node, "/v1/queues/mails/tasks/m1")["stale_ms"] > 0

@@ -176,7 +176,7 @@ async def test_where_no_majority_is_in_reach_nothing_is_served_as_if_it_were_cur
         pair.caught_up()
         known = True
         assert (await side.tokens.get("p/a")).state == "fresh", "a primary that is confirmed"
-        assert "stale_ms" not in (await side.tokens.stats())["p"]
+        assert "stale_ms" not in (await side.tokens.stats())["p"] | await side.tokens.peek("p/a")
         if is_primary:
             monkeypatch.setattr(side.queues.catalog.durability, "firm", unconfirmed)
         else:
@@ -187,6 +187,14 @@ async def test_where_no_majority_is_in_reach_nothing_is_served_as_if_it_were_cur
             assert (token.access_token, token.state) == (f"secret-{name}", "stale")
         stats = (await side.tokens.stats())["p"]
         assert (stats["total"], "stale_ms" in stats) == (2, True)
+        account = await side.tokens.peek("p/a")
+        assert (account["state"], account["generation"], "stale_ms" in account) == (
+            "fresh",
+            1,
+            True,
+        )
+        with pytest.raises(NoQuorum, match="this node's copy has no p/none"):
+            await side.tokens.peek("p/none")
         for refused in (side.tokens.get("p/none"), side.tokens.get("p/a", newer=1)):
             with pytest.raises(NoQuorum, match=r"in reach; no living token of p/.* is known here"):
                 await refused

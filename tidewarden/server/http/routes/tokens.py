@@ -315,6 +315,7 @@ class Account(msgspec.Struct, kw_only=True):
 class WholeAccount(Account, kw_only=True):
     """Shows how an account is, and more of it, without its tokens."""
 
+    stale_ms: StaleMs | UnsetType = UNSET
     token_type: TokenType
     scope: Annotated[str, Meta(examples=["read write"])]
     extras: Extras
