@@ -13,8 +13,8 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 let library = null;
 
 /**
- * The library as it is published, minified: a classic script, which makes a global. Where it did not
- * come (null), the next figures ask for it again.
+ * The library as it is published, minified: a classic script, which makes a global. Where it did
+ * not come (null), the next figures ask for it again.
  */
 const load = () => (library ??= new Promise((resolve) => {
   const script = document.createElement("script");
