@@ -142,7 +142,7 @@ class Sentinels:
         self.name = f"the service {self.service.name}"
         self._followers: list[Moved] = []
         self._asking: asyncio.Task[SentinelReply] | None = None
-        self._followed: SentinelReply | None = None  # by which the links were sent last
+        self._known: SentinelReply | None = None  # the answer that knew most of all that came
         self._looks: set[asyncio.Task[None]] = set()
         self._clock = clock
         self._client = name
@@ -193,7 +193,8 @@ class Sentinels:
 
         Raises: StoreDown: no sentinel answers, or none knows the service.
         """
-        self._followed = best = await self._best()
+        best = await self._best()
+        self._is_older(best)
         return self.service.url_of(best.host, best.port)
 
     async def _best(self) -> SentinelReply:
@@ -203,6 +204,13 @@ class Sentinels:
             )
             self._asking.add_done_callback(self._was_asked)
         return await asyncio.shield(self._asking)
+
+    def _is_older(self, answer: SentinelReply) -> bool:
+        """Tell whether an answer knows less than one before; else others are compared by it."""
+        if self._known is not None and answer.knowledge < self._known.knowledge:
+            return True
+        self._known = answer
+        return False
 
     def _was_asked(self, done: asyncio.Task[SentinelReply]) -> None:
         self._asking = None
@@ -279,9 +287,9 @@ class Sentinels:
         except StoreDown as error:
             log.debug("not asked: %s", error)  # the links say it, when they need one
             return
-        if self._followed is not None and best.knowledge < self._followed.knowledge:
+        if self._is_older(best):
             return
-        self._followed, url = best, self.service.url_of(best.host, best.port)
+        url = self.service.url_of(best.host, best.port)
         for moved in tuple(self._followers):
             moved(url)
 

@@ -185,6 +185,12 @@ async def test_who_was_told_of_the_new_primary_is_not_called_back_by_sentinels_t
     assert sent == ["redis://b:1", "redis://b:1", "redis://a:1"]
     told.append(former)
     assert await sentinels.find() == "redis://a:1", "whoever asks is told what there is"
+    sent.clear()
+    await hear()
+    told.append(SentinelReply("b", 1, 5, promoted=True))
+    await hear()
+    await eventually(lambda: sent)
+    assert sent == ["redis://b:1"], "nor is he who was told where another has asked meanwhile"
     await sentinels.forget(sent.append)
 
 
