@@ -28,6 +28,7 @@ import typer.testing
 from hypothesis.internal.conjecture import providers
 from support.queues.desk import CLUSTER, Desk, loading, queue_scripts
 from support.queues.parked_takes import Asked
+from support.run.left_streams import name_them
 from support.run.longest import LONGEST
 from support.store.clusters import ClusterSet, cluster_set
 from support.store.proxy import Proxy
@@ -52,6 +53,7 @@ from tidewarden.tokens.system_queues import system_queues
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 # And typer's runner builds the parsers of all verbs anew for every call.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+name_them()
 
 
 # What is imported and collected stays to the end: the collector of rings need not walk over it
