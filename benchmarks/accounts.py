@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +10,8 @@ from typing import Any
 
 import redis
 
-from benchmarks.connections import Broken
-from benchmarks.ports import free_ports
-from benchmarks.targets import child_of, cpu_s, engine_url, process_of
+from benchmarks.targets import child_of, cpu_s, engine_url
+from benchmarks.up import running_up
 from tidewarden import __version__
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Vault as VaultSettings
@@ -64,23 +61,6 @@ class Fleet:
         """A connection to the store."""
         return redis.Redis.from_url(self.url, socket_timeout=None, retry=None)
 
-    def memory_bytes(self) -> int:
-        """
-        What the store says it uses, once nothing is freed or rewritten behind its back any more.
-        """
-        with self.store() as store:
-            before = -1
-            while True:
-                info = store.info("everything")
-                used = int(info["used_memory"])
-                if (
-                    not (info["lazyfree_pending_objects"] or info["aof_rewrite_in_progress"])
-                    and abs(used - before) < 10_000
-                ):
-                    return used
-                before = used
-                time.sleep(0.2)
-
     def version(self) -> str:
         """Ours and the store's."""
         with self.store() as store:
@@ -107,7 +87,7 @@ def fleet_up(
 
     ``refreshers``: of each provider; 0: as many as a node makes of it by itself.
     """
-    base, data, config = free_ports(10 * nodes), folder / "up", folder / "config.toml"
+    config = folder / "config.toml"
     section = SECTION if refreshers else SECTION.replace("refreshers = {refreshers}\n", "")
     sections = [
         section.format(name=name, url=token_url, refreshers=refreshers)
@@ -115,35 +95,16 @@ def fleet_up(
         if token_url
     ]
     config.write_text(HEAD + "".join(sections))
-    command = [
-        sys.executable,
-        "-m",
-        "tidewarden",
-        "up",
-        "--nodes",
-        str(nodes),
-        "--config",
-        str(config),
-    ]
-    command += ["--base-port", str(base), "--data-dir", str(data), "--stores", "1"]
-    log = folder / "up.out"
-    said = log.stat().st_size if log.exists() else 0
-    began = time.monotonic()
-    with process_of(command, folder, "up", grace_s=READY_S) as process:
-        while b"READY" not in log.read_bytes()[said:]:
-            if process.poll() is not None or time.monotonic() > began + READY_S:
-                raise Broken(f"tidewarden up did not become ready:\n{log.read_text()[-2000:]}")
-            time.sleep(0.05)
-        ready_s = time.monotonic() - began
-        secret = (data / "secrets" / "admin.secret").read_text().strip()
-        ports = [base + 10 * number for number in range(nodes)]
+    words = ("--config", str(config), "--stores", "1")
+    with running_up(folder, nodes, *words, limit_s=READY_S) as up:
         pids = {
-            ("node" if nodes == 1 else f"node {n}"): _pid(port, secret)
-            for n, port in enumerate(ports)
+            ("node" if nodes == 1 else f"node {n}"): _pid(port, up.secret)
+            for n, port in enumerate(up.ports)
         }
-        store = child_of(process.pid, "valkey")
+        store = child_of(up.process.pid, "valkey")
         assert store is not None
-        yield Fleet(folder, ports, pids | {"store": store}, ready_s, engine_url(data))
+        pids["store"] = store
+        yield Fleet(folder, up.ports, pids, up.ready_s, engine_url(up.data))
 
 
 def _pid(port: int, secret: str) -> int:

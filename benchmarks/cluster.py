@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from benchmarks.connections import Broken
-from benchmarks.ports import free_ports
-from benchmarks.targets import process_of
+from benchmarks.up import running_up
 
 NODES = 3
 CALM_S = 60.0
@@ -109,18 +106,9 @@ async def cluster_up(folder: Path, *words: str) -> AsyncIterator[Cluster]:
 
     ``words``: more for its command line.
     """
-    base, data = free_ports(10 * NODES), folder / "up"
-    command = [sys.executable, "-m", "tidewarden", "up", "--nodes", str(NODES)]
-    command += ["--base-port", str(base), "--data-dir", str(data), *words]
-    with process_of(command, folder, "up", {**os.environ, "PYTHONSAFEPATH": "1"}) as process:
-        log = folder / "up.out"
-        until = time.monotonic() + CALM_S
-        while "READY" not in log.read_text():
-            if process.poll() is not None or time.monotonic() > until:
-                raise Broken(f"tidewarden up did not become ready:\n{log.read_text()[-2000:]}")
-            await asyncio.sleep(0.1)
-        secret = (data / "secrets" / "admin.secret").read_text().strip()
-        cluster = Cluster([base + 10 * number for number in range(NODES)], secret)
+    environ = {**os.environ, "PYTHONSAFEPATH": "1"}
+    with running_up(folder, NODES, *words, environ=environ) as up:
+        cluster = Cluster(up.ports, up.secret)
         try:
             yield cluster
         finally:

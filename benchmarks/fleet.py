@@ -39,6 +39,7 @@ from benchmarks.accounts import CLUSTER, QUEUE, Fleet, Loader, fleet_up, name_of
 from benchmarks.connections import Broken
 from benchmarks.desk import Desk
 from benchmarks.machine import median
+from benchmarks.targets import engine_bytes
 from benchmarks.token_endpoint import Endpoint
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.tokens.accounts.account_record import parse_row
@@ -77,7 +78,7 @@ class Store:
 
 async def load(store: Store, fleet: Fleet, rate: float) -> None:
     """Put all accounts; ``rate``: how many a second that will be, about."""
-    before = fleet.memory_bytes()
+    before = engine_bytes(fleet.url)
     loader, progress = Loader(fleet), Progress()
     await loader.start()
     began = time.perf_counter()
@@ -100,7 +101,7 @@ async def load(store: Store, fleet: Fleet, rate: float) -> None:
         progress.end()
         await loader.stop()
     store.loaded_s = time.perf_counter() - began
-    store.whole_bytes = (fleet.memory_bytes() - before) / store.accounts
+    store.whole_bytes = (engine_bytes(fleet.url) - before) / store.accounts
     weigh(store, fleet)
     added = store.whole_bytes - store.rows_bytes
     rest = added - store.index_bytes - store.ready_bytes - store.records_bytes

@@ -129,12 +129,12 @@ def against(limit: float, found: float, *, least: bool, unit: str = "", aim: str
 
 def print_heads() -> None:
     """The heads of the columns that :func:`line` prints."""
-    print(f"\n{'':34}  {'rounds':>6}  {'median':>8}  {'p99':>8}  {'max':>8}")
+    print(f"\n{'':34}  {'rounds':>6}  {'median':>8}  {'p95':>8}  {'p99':>8}  {'max':>8}")
 
 
 def line(name: str, found: Sequence[float], unit: str) -> None:
-    """A row: how many there were, their median, p99 and maximum."""
-    figures = (median(found), percentile(found, 0.99), max(found))
+    """A row: how many there were, their median, p95, p99 and maximum."""
+    figures = (median(found), percentile(found, 0.95), percentile(found, 0.99), max(found))
     print(
         f"{name:34}  {len(found):>6}  "
         + "  ".join(f"{figure:>8.2f}" for figure in figures)

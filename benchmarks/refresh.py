@@ -6,9 +6,9 @@ Measures refreshes per second of one node or several, beside HTTP clients making
 A token endpoint of its own (``benchmarks.token_endpoint``, too fast to matter, its processor time
 printed) answers all of them. Ours is ``tidewarden up`` with an embedded store as users have it:
 each refresh takes its task, has its intent on disk, asks, has the sealed answer in the journal on
-disk, and writes it back, on disk again. The peers keep nothing of what they hear: httpx on its own
-transport (32 requests under way, for its pool slows down with their number), httpx on aiohttp's
-(which is ours, too), aiohttp alone, each with as many under way as ours.
+disk, and writes it back, on disk again. The peers keep nothing of what they hear: httpx (32
+requests under way, for its pool slows down with their number), and aiohttp with as many under way
+as ours.
 
 A round of ours is a batch of accounts that fall due together; it is timed from its first tenth to
 its last. Rounds take turns, because a shared machine's speed drifts; the ratios of one run count,
@@ -23,12 +23,10 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import aiohttp
 import httpx
-import httpx_aiohttp
 
 from benchmarks import machine, token_endpoint
 from benchmarks.accounts import Fleet, Loader, fleet_up, name_of
@@ -76,13 +74,10 @@ async def by_aiohttp(url: str, at_once: int) -> AsyncIterator[Post]:
 
 
 @contextlib.asynccontextmanager
-async def by_httpx(url: str, at_once: int, *, own: bool) -> AsyncIterator[Post]:
-    """httpx, on its ``own`` transport or on aiohttp's."""
+async def by_httpx(url: str, at_once: int) -> AsyncIterator[Post]:
+    """httpx."""
     limits = httpx.Limits(max_connections=at_once, max_keepalive_connections=at_once)
-    transport = None if own else httpx_aiohttp.AiohttpTransport(limits=limits)
-    async with httpx.AsyncClient(
-        limits=limits, transport=transport, trust_env=False, timeout=30
-    ) as client:
+    async with httpx.AsyncClient(limits=limits, trust_env=False, timeout=30) as client:
 
         async def post() -> bytes:
             return (await client.post(url, data=FORM, headers=HEADERS)).content
@@ -90,11 +85,7 @@ async def by_httpx(url: str, at_once: int, *, own: bool) -> AsyncIterator[Post]:
         yield post
 
 
-CLIENTS = {
-    "httpx": lambda url, at_once: by_httpx(url, at_once, own=True),
-    "httpx on aiohttp": lambda url, at_once: by_httpx(url, at_once, own=False),
-    BARE: by_aiohttp,
-}
+CLIENTS = {"httpx": by_httpx, BARE: by_aiohttp}
 
 
 async def client_round(name: str, endpoint: Endpoint, at_once: int, seconds: float) -> Round:
@@ -258,10 +249,7 @@ def main(argv: list[str] | None = None) -> None:
                     token_url=endpoint.url,
                 )
             )
-            clients = (
-                f"httpx {httpx.__version__}, httpx-aiohttp {version('httpx-aiohttp')}, aiohttp"
-                f" {aiohttp.__version__}"
-            )
+            clients = f"httpx {httpx.__version__}, aiohttp {aiohttp.__version__}"
             machine.print_machine(folder, fleet.version(), clients)
             print(
                 f"{options.nodes} node(s), {options.refreshers} requests under way at most, journal"

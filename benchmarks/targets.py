@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import redis
+
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Store
 from tidewarden.store.embedded.server import EmbeddedStore, store_password
@@ -175,6 +177,20 @@ def engine_url(data: Path) -> str:
     """URL of the embedded store of a node (or a cluster of ``up``) with its data in that folder."""
     secret = (data / "secrets" / "cluster.key").read_text().strip()
     return EmbeddedStore(data / "store", Store(), "", store_password(secret), SystemClock()).url
+
+
+def engine_bytes(url: str) -> int:
+    """What a store says it uses, once nothing is freed or rewritten behind its back any more."""
+    with redis.Redis.from_url(url, socket_timeout=None, retry=None) as store:
+        before = -1
+        while True:
+            info = store.info("everything")
+            used = int(info["used_memory"])
+            busy = info["lazyfree_pending_objects"] or info["aof_rewrite_in_progress"]
+            if not busy and abs(used - before) < 10_000:
+                return used
+            before = used
+            time.sleep(0.2)
 
 
 def start_peers(

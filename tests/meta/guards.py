@@ -127,6 +127,16 @@ GUARDS = (
         ("live/tokens/test_near",),
     ),
     Guard(
+        "alone-confirmed",
+        (("queue/near_reads.py", "await self._confirm()()", "pass"),),
+        ("live/store/test_near_copy", "live/tokens/test_near"),
+    ),
+    Guard(
+        "alone-marked",
+        (("queue/near_reads.py", "        if not marks:\n            raise NoQuorum(", "        if False:\n            raise NoQuorum("),),
+        ("live/store/test_near_copy",),
+    ),
+    Guard(
         "reads-last",
         (("queue/shards/shard_scripts.py", "        await firm()\n        return items", "        return items"),),
         ("rooms/tokens/test_lasting_reads",),

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tidewarden"
 KINDS = {
     "dict", "list", "set", "deque", "defaultdict", "OrderedDict", "Counter", "TimerQueue",
-    "WeakSet", "WeakKeyDictionary", "WeakValueDictionary",
+    "WeakSet", "WeakKeyDictionary", "WeakValueDictionary", "KnownShards",
 }  # fmt: skip
 DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 # Rooms and files whose objects do not live long, or are for tests and trials.

@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import pytest
 import redis
-from support.cluster.daily_work import Outside, Work, outside  # noqa: F401  # a fixture
+from support.cluster.daily_work import Outside, Work
 from support.cluster.harness import ADMIN, CLUSTER, Cluster, Node, serving, until
 from support.doors.command_line import app
 from support.store.clusters import cluster_set
@@ -143,7 +143,7 @@ def clustered(binary: str, folder: Path) -> Iterator[Engine]:
 class Nodes(Cluster):
     """Of one node, on such an engine."""
 
-    def __init__(self, folder: Path, engine: Engine, outside: Outside) -> None:  # noqa: F811
+    def __init__(self, folder: Path, engine: Engine, outside: Outside) -> None:
         self._engine = engine
         key = base64.b64encode(secrets.token_bytes(32)).decode()
         extra = (
@@ -280,7 +280,7 @@ def test_a_node_does_all_it_does_with_the_rights_that_are_documented(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    outside: Outside,  # noqa: F811
+    outside: Outside,
     engine: Any,
     make: str,
 ) -> None:

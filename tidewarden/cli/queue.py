@@ -12,7 +12,15 @@ import typer
 from . import task
 from .connection import connected
 from .options import DATA_DIR, USAGE, AsJson, DataDir, Url, stop
-from .output import cell, print_answer, print_json, print_map, print_number
+from .output import (
+    cell,
+    moment,
+    print_answer,
+    print_json,
+    print_map,
+    print_number,
+    print_table,
+)
 from .task import Queue
 
 app = typer.Typer(
@@ -24,6 +32,7 @@ app.command("peek")(task.peek)
 app.command("kick")(task.kick)
 app.command("delete")(task.delete)
 app.command("purge")(task.purge)
+app.command("drop")(task.drop)
 app.command("release-all")(task.release_all)
 app.command("move")(task.move)
 
@@ -79,6 +88,37 @@ def stats(
         print_json(answer)
     else:
         print_map(answer)
+
+
+@app.command("reasons")
+def reasons(
+    queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
+    """
+    Count a queue's buried tasks by why they were buried.
+
+    Example: tidewarden queue reasons mails
+    """
+    with connected(url, data_dir) as node:
+        found = node.call("Q.REASONS", queue)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            one["tasks"],
+            moment(one["first_ms"]),
+            moment(one["last_ms"]),
+            one["example"],
+            one["reason"],
+        )
+        for one in found["reasons"]
+    ]
+    print_table(("tasks", "first", "last", "example", "reason"), rows)
+    if found["others"]:
+        typer.echo(f"{found['others']} tasks have further reasons")
+    if found["more"]:
+        typer.echo(f"the {found['tasks']} tasks that were buried first were looked at")
 
 
 @app.command("pause")
@@ -149,6 +189,13 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A name that no queu
 def link(
     topic: Topic,
     queue: Queue,
+    expire_ms: Annotated[
+        int | None,
+        typer.Option("--expire-ms", min=1, help="The queue ends when nobody uses it for so long."),
+    ] = None,
+    capacity: Annotated[
+        int | None, typer.Option("--capacity", min=1, help="The queue holds so many tasks at most.")
+    ] = None,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -161,7 +208,9 @@ def link(
     Example: tidewarden queue link orders mails
     """
     with connected(url, data_dir) as node:
-        print_number("linked", node.call("Q.LINK", topic, queue), as_json)
+        options = [("EXPIRE", expire_ms), ("CAPACITY", capacity)]
+        words = [word for name, value in options if value is not None for word in (name, value)]
+        print_number("linked", node.call("Q.LINK", topic, queue, *words), as_json)
 
 
 @app.command("unlink")
@@ -179,6 +228,22 @@ def unlink(
     """
     with connected(url, data_dir) as node:
         print_number("unlinked", node.call("Q.UNLINK", topic, queue), as_json)
+
+
+@app.command("drop-topic")
+def drop_topic(
+    topic: Topic,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Drop a topic; its queues stay. Prints how many were linked to it.
+
+    Example: tidewarden queue drop-topic orders
+    """
+    with connected(url, data_dir) as node:
+        print_number("unlinked", node.call("Q.DROPTOPIC", topic), as_json)
 
 
 def _done(answer: Any, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from .connection import connected
 from .options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
-from .output import moment, print_answer, print_json, print_table
+from .output import cell, moment, print_answer, print_json, print_table
 from .task import payload_bytes
 
 app = typer.Typer(
@@ -167,6 +167,21 @@ def resume(
     """
     next_ms = _stand("S.RESUME", name, url, data_dir)
     print_answer(as_json, {"name": name, "next_ms": next_ms}, f"OK, next at {moment(next_ms)} UTC")
+
+
+@app.command("run")
+def run(
+    name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+) -> None:
+    """
+    Put a schedule's task now, once; prints its id. The schedule goes on as it was.
+
+    Exit code 5 when there is none of that name.
+
+    Example: tidewarden schedule run nightly
+    """
+    task_id = _stand("S.RUN", name, url, data_dir)
+    print_answer(as_json, {"name": name, "id": task_id}, cell(task_id))
 
 
 def _stand(verb: str, name: str, url: str, data_dir: Path) -> Any:

@@ -286,6 +286,28 @@ def purge(
         )
 
 
+def drop(
+    queue: Queue,
+    force: Annotated[
+        bool, typer.Option("--force", help="With its tasks, and from its topics.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Drop a queue, which has to be empty; prints how many tasks went with it.
+
+    Example: tidewarden queue drop mails --force --yes
+    """
+    what = f"{queue} with all its tasks" if force else queue
+    if not yes and not typer.confirm(f"Drop {what}?", err=True):
+        raise stop("nothing was dropped", NOTHING)
+    with connected(url, data_dir) as node:
+        print_number("dropped", node.call("Q.DROP", queue, *(["FORCE"] if force else [])), as_json)
+
+
 def release_all(
     queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
 ) -> None:

@@ -1,8 +1,8 @@
 """
 Offers the client to threads: a thread beside yours runs the asyncio client.
 
-Each method is that of its namesake in ``client.py``, ``queue.py``, ``task.py`` or ``lock.py``, and
-waits for its answer.
+Each method is that of its namesake in ``client.py``, ``queue.py``, ``schedules.py``, ``task.py`` or
+``lock.py``, and waits for its answer.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .client import ANSWER_S, GRACE_MS, RETRY_S, AsyncClient
 from .lock import AsyncLock
 from .loop_thread import Bridge, Inner, LoopThread, blocking
 from .queue import FOREVER_MS, AsyncQueue
+from .schedules import AsyncSchedules
 from .task import AsyncTask
 
 
@@ -196,6 +197,7 @@ class Queue:
     touch = blocking(AsyncQueue.touch)
     peek = blocking(AsyncQueue.peek)
     page = blocking(AsyncQueue.page)
+    reasons = blocking(AsyncQueue.reasons)
     wait = blocking(AsyncQueue.wait)
     kick = blocking(AsyncQueue.kick)
     update = blocking(AsyncQueue.update)
@@ -206,9 +208,30 @@ class Queue:
     settings = blocking(AsyncQueue.settings)
     configure = blocking(AsyncQueue.configure)
     purge = blocking(AsyncQueue.purge)
+    drop = blocking(AsyncQueue.drop)
     release_all = blocking(AsyncQueue.release_all)
     move = blocking(AsyncQueue.move)
     check = blocking(AsyncQueue.check)
+
+
+class Schedules:
+    """The schedules of a cluster, see :class:`AsyncSchedules`."""
+
+    def __init__(self, client: Client, inner: AsyncSchedules) -> None:
+        self.client = client
+        self.inner = inner
+
+    @property
+    def bridge(self) -> Bridge:
+        """Return the bridge to the loop that runs the asyncio client."""
+        return self.client.bridge
+
+    put = blocking(AsyncSchedules.put)
+    list = blocking(AsyncSchedules.list)
+    delete = blocking(AsyncSchedules.delete)
+    pause = blocking(AsyncSchedules.pause)
+    resume = blocking(AsyncSchedules.resume)
+    run = blocking(AsyncSchedules.run)
 
 
 class Client:
@@ -267,6 +290,11 @@ class Client:
         """Return the queue of this name; its first use makes it."""
         return Queue(self, self.inner.queue(name))
 
+    @property
+    def schedules(self) -> Schedules:
+        """Return the cluster's schedules."""
+        return Schedules(self, self.inner.schedules)
+
     def lock(self, name: str, *, lease_ms: int = 30_000) -> Lock:
         """
         Return the lock of this name; see :class:`AsyncLock`.
@@ -290,6 +318,7 @@ class Client:
     topics = blocking(AsyncClient.topics)
     link = blocking(AsyncClient.link)
     unlink = blocking(AsyncClient.unlink)
+    drop_topic = blocking(AsyncClient.drop_topic)
     status = blocking(AsyncClient.status)
     execute = blocking(AsyncClient.execute)
 

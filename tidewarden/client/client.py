@@ -26,6 +26,7 @@ from .lock import AsyncLock
 from .options import words
 from .queue import AsyncQueue
 from .replies import Token, mapped, plain, token
+from .schedules import AsyncSchedules
 from .task import AsyncTask
 
 GRACE_MS = 5_000
@@ -289,6 +290,11 @@ class AsyncClient:
         """
         return AsyncLock(self, name, lease_ms)
 
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """Return the cluster's schedules."""
+        return AsyncSchedules(self)
+
     async def topics(self) -> dict[str, list[str]]:
         """Return every topic, with the queues that subscribe to it."""
         found: dict[str, list[str]] = mapped(
@@ -296,15 +302,32 @@ class AsyncClient:
         )
         return found
 
-    async def link(self, topic: str, queue: str) -> bool:
+    async def link(
+        self,
+        topic: str,
+        queue: str,
+        *,
+        expire_ms: int | None = None,
+        capacity: int | None = None,
+    ) -> bool:
         """
         Subscribe a queue: each put to ``client.queue(topic)`` reaches it once. Whether it is new.
+
+        ``expire_ms``: the queue ends when nobody takes from it for so long, so that one queue for
+        each instance of a program is a broadcast to all of them. ``capacity``: tasks at most.
         """
-        return bool(await self.execute("Q.LINK", topic, queue, again=True))
+        options = words(expire=expire_ms, capacity=capacity)
+        return bool(await self.execute("Q.LINK", topic, queue, *options, again=True))
 
     async def unlink(self, topic: str, queue: str) -> bool:
         """End a subscription; whether there was one. Raises: NotFound: there is no such topic."""
         return bool(await self.execute("Q.UNLINK", topic, queue, again=True))
+
+    async def drop_topic(self, topic: str) -> int:
+        """
+        Drop a topic, whose queues stay; returns how many subscribed to it. Raises: NotFound.
+        """
+        return int(await self.execute("Q.DROPTOPIC", topic))
 
     async def status(self) -> dict[str, Any]:
         """

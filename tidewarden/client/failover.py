@@ -38,7 +38,7 @@ ALIVE_S = 3.0  # and how long it may take to answer
 NOT_DONE = (Draining, Stale, NoLeader)  # surely without effect: repeat anything, at another node
 UNKNOWN = (StoreDown, NoQuorum)  # may or may not have happened: repeat what may be done twice
 # a node that says so while we connect: try another
-UNUSABLE = (Draining, Full, Internal, Stale, StoreDown)
+UNUSABLE = (Draining, Full, Internal, NoQuorum, Stale, StoreDown)
 
 
 class PendingCall:

@@ -14,7 +14,20 @@ IfExists = Literal["keep", "fail", "replace"]
 State = Literal["delayed", "ready", "leased", "buried"]
 
 
-class PutOptions(TypedDict, total=False):
+class TickOptions(TypedDict, total=False):
+    """The options of a schedule's tasks, as :class:`PutOptions` has them; times are of the tick."""
+
+    delay_ms: int
+    within_ms: int
+    priority: int
+    lease_ms: int
+    attempts: int
+    backoff_ms: int
+    ttl_ms: int
+    lane: str
+
+
+class PutOptions(TickOptions, total=False):
     """
     The options that ``put`` and ``put_many`` take by name. Times are integer milliseconds.
 
@@ -26,16 +39,8 @@ class PutOptions(TypedDict, total=False):
     ``replace`` it).
     """
 
-    delay_ms: int
     at_ms: int
     deadline_ms: int
-    within_ms: int
-    priority: int
-    lease_ms: int
-    attempts: int
-    backoff_ms: int
-    ttl_ms: int
-    lane: str
     if_exists: IfExists
 
 
@@ -67,7 +72,7 @@ class NewTask:
     options: PutOptions | None = None
 
 
-def put_words(options: PutOptions) -> tuple[Arg, ...]:
+def put_words(options: PutOptions | TickOptions) -> tuple[Arg, ...]:
     """
     Encode the options for the wire; an option that is ``None`` is left out.
 

@@ -290,6 +290,12 @@ class AsyncQueue:
         (rows, cursor), _ = only(await self._run("Q.PEEK", self.name, "STATE", state, *options))
         return Page([task_info(row) for row in rows], cursor.decode())
 
+    async def reasons(self) -> dict[str, Any]:
+        """
+        Return why tasks were buried: ``reasons``, the most frequent first, by names of Q.REASONS.
+        """
+        return mapped(only(await self._run("Q.REASONS", self.name))[0])
+
     async def wait(self, id: str, *, timeout_ms: int | None = None) -> Ending:
         """
         Wait for a task's end and return its result.
@@ -400,6 +406,16 @@ class AsyncQueue:
     async def purge(self, state: State | None = None) -> int:
         """Remove every task, or those in one state, and return how many."""
         return int(only(await self._run("Q.PURGE", self.name, *words(state=state)))[0])
+
+    async def drop(self, *, force: bool = False) -> int:
+        """
+        Drop the queue and return how many tasks went with it; ``force``: it need not be empty.
+
+        Not repeated after a broken connection. Raises: NotFound: there is no such queue, or it was
+        dropped already; BadArg: it holds tasks, is linked to a topic, or has schedules.
+        """
+        options = ("FORCE",) if force else ()
+        return int(only(await self._run("Q.DROP", self.name, *options, again=False))[0])
 
     async def release_all(self) -> int:
         """Release every leased task, whichever client holds it, and return how many."""

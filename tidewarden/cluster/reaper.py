@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from tidewarden.clock import Clock, rest
-from tidewarden.errors import Error, Internal, Stale, StoreDown
+from tidewarden.errors import Error, Internal, NotFound, Stale, StoreDown
 from tidewarden.progress import Progress
 from tidewarden.queue import Queues
 
@@ -50,6 +50,7 @@ class Reaper:
                 lambda: self._bury_dead(epoch),
                 lambda: self._end_former(epoch, former),
                 lambda: self._queues.session_expiry.end_due(self.duty.step),
+                lambda: self._queues.expiry.look(self.duty.step),
             ):
                 self.duty.step()
                 try:
@@ -59,7 +60,9 @@ class Reaper:
                 except Stale:
                     raise
                 except Error as error:
-                    log.error("what dead nodes held could not be ended; tried again: %s", error)
+                    log.error(
+                        "what nobody uses any more could not be ended; tried again: %s", error
+                    )
             self.duty.rest(self._clock.monotonic() + BEAT_S)
             await rest(self._clock, BEAT_S)
 
@@ -102,6 +105,8 @@ class Reaper:
                 shards = await self._queues.catalog.shard_count(queue)
             except Internal as error:  # its settings cannot be read, which must not stop the others
                 log.error("the leases of %s in %s could not be ended: %s", node, queue, error)
+                continue
+            except NotFound:  # it was dropped since the names were read
                 continue
             for shard in range(shards):
                 if away is not None and not self._queues.catalog.reachable(queue, shard):

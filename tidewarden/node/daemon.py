@@ -340,8 +340,9 @@ class Daemon:
         own = NodeTraffic(Recorder(clock), clock)
         secondaries = Secondaries(config, clock, register, rooms.access.near_url, traffic=own)
         if replication is not None:
-            secondaries.tell_fault(replication.finder.fault)
-            replication.finder.on_fault = secondaries.tell_fault
+            finder = replication.finder
+            secondaries.tell_fault(finder.fault, finder.alone)
+            finder.on_fault = secondaries.tell_fault
         status = Status(
             config,
             clock,

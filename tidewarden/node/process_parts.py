@@ -43,7 +43,8 @@ def links_to(
     finder: PrimaryFinder | None = None,
 ) -> StoreLinks:
     """Return the maker of connections of the process that is called ``registered``."""
-    return StoreLinks(url, config.cluster.name, registered, clock, scripts, finder)
+    limit_s = config.store.commit_ms / 1000
+    return StoreLinks(url, config.cluster.name, registered, clock, scripts, finder, limit_s)
 
 
 async def open_queues(
@@ -64,6 +65,8 @@ async def open_queues(
     Raises: what the store raises.
     """
     await links.scripts.use_library(control, server.views)
+    if server.replicated:
+        links.scripts.limit_s = config.store.commit_ms / 1000
     commits = Durability(
         config.store,
         config.cluster.name,

@@ -31,7 +31,7 @@ from tidewarden.server.traffic.tap import TapFilter, TapNews
 from tidewarden.store.child_process import how_ended, kill_group, start_child, stop_child
 from tidewarden.store.preflight import StoreServer
 
-from .secondary import FAULT, TAPS, Orders
+from .secondary import ALONE, FAULT, TAPS, Orders
 
 log = logging.getLogger("tidewarden.fronts")
 
@@ -71,7 +71,7 @@ class Secondaries:
         self._gone: dict[str, Any] = {}  # the counters of those that have ended
         self._lines: set[asyncio.Task[Any]] = set()
         self._stopping = False
-        self._fault = ""
+        self._fault, self._alone = "", False
         self.restarts = 0
 
     async def start(self, url: str, store: StoreServer, door: RespServer) -> None:
@@ -125,10 +125,15 @@ class Secondaries:
                     )
                     kill_group(child.process)
 
-    def tell_fault(self, fault: str) -> None:
-        """Tell all processes why no store can take the writes; empty: one may."""
-        self._fault = fault
-        self._tell(FAULT + fault.encode(), "does not know why no store is open")
+    def tell_fault(self, fault: str, alone: bool) -> None:
+        """
+        Tell all processes why no store can take the writes; empty: one may.
+
+        ``alone``: because no majority of the nodes is in reach.
+        """
+        self._fault, self._alone = fault, alone
+        word = (ALONE if alone else FAULT) + fault.encode()
+        self._tell(word, "does not know why no store is open")
 
     def _tell_taps(self, taps: Sequence[tuple[int, TapFilter]]) -> None:
         """Have all processes show what these taps want to see, and no more."""
@@ -263,7 +268,7 @@ class Secondaries:
         if "ready" in message:
             child.ready = True
             self._tell_taps(self._traffic.recorder.taps.shown())
-            self.tell_fault(self._fault)
+            self.tell_fault(self._fault, self._alone)
         child.stats = message.get("stats", child.stats)
         if "traffic" in message:
             child.parts.hear(msgspec.convert(message["traffic"], Part))

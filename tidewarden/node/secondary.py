@@ -55,6 +55,8 @@ TAPS = b"taps "
 """What the first process begins the list of the node's taps with."""
 FAULT = b"fault "
 """What it begins with to say why no store can take the writes; behind it nothing: one may."""
+ALONE = b"alone "
+"""Likewise, where that is because no majority of the nodes is in reach."""
 WORD_BYTES = 1 << 16
 
 
@@ -183,8 +185,9 @@ class Secondary:
             if word.startswith(TAPS):
                 taps = msgspec.json.decode(word[len(TAPS) :], type=list[tuple[int, TapFilter]])
                 self._traffic.follow(taps)
-            if word.startswith(FAULT):
-                self._parts.links.note_fault(word[len(FAULT) :].decode())
+            if word.startswith((FAULT, ALONE)):
+                fault = word[len(FAULT) :].decode()
+                self._parts.links.note_fault(fault, alone=word.startswith(ALONE))
             return
         asyncio.get_running_loop().remove_reader(self._wire)
         self._stopping.set()

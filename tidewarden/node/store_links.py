@@ -11,6 +11,7 @@ from tidewarden.errors import BadArg, ConfigError
 from tidewarden.store import Scripts, StoreConnection
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connect import check_url
+from tidewarden.store.connection import PATIENCE_S
 from tidewarden.store.endpoint import PrimaryFinder
 from tidewarden.store.link_log import LinkLog
 from tidewarden.store.near_copy import NearCopy
@@ -44,7 +45,8 @@ class StoreLinks:
     Makes connections to the store at ``url`` for the process that is called ``registered``.
 
     ``topology`` is there on a Redis Cluster alone. Built in the event loop that uses it. ``finder``
-    finds the primary where this process knows it otherwise than by the URL.
+    finds the primary where this process knows it otherwise than by the URL. ``limit_s``: how long
+    a call waits where no majority of the nodes is in reach.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class StoreLinks:
         clock: Clock,
         scripts: Scripts,
         finder: PrimaryFinder | None = None,
+        limit_s: float = PATIENCE_S,
     ) -> None:
         self.registered = registered
         self.scripts = scripts
@@ -62,6 +65,7 @@ class StoreLinks:
         self._url = url
         self._cluster = cluster
         self._clock = clock
+        self._limit_s = limit_s
         self._told = LinkLog()
         self._finder, self.topology = (finder, None) if finder is not None else self._finding()
 
@@ -72,10 +76,18 @@ class StoreLinks:
         """
         return by_probing(self._url)
 
-    def note_fault(self, fault: str) -> None:
-        """Note why no server can take the writes before an operator acts; empty: one may."""
+    def note_fault(self, fault: str, *, alone: bool) -> None:
+        """
+        Note why no server can take the writes before an operator acts; empty: one may.
+
+        ``alone``: because no majority of the nodes is in reach.
+        """
         if self._finder is not None:
-            self._finder.fault = fault
+            self._finder.fault, self._finder.alone = fault, alone
+
+    def _alone(self) -> bool:
+        """Tell whether no majority of the nodes is in reach, as far as is known."""
+        return self._finder is not None and self._finder.alone
 
     @contextlib.asynccontextmanager
     async def open(self, purpose: str) -> AsyncIterator[StoreClient]:
@@ -87,7 +99,13 @@ class StoreLinks:
         client: StoreConnection | ClusterClient
         if self.topology is None:
             client = StoreConnection(
-                self._url, name, self._clock, finder=self._finder, on_up=on_up, told=self._told
+                self._url,
+                name,
+                self._clock,
+                finder=self._finder,
+                on_up=on_up,
+                told=self._told,
+                limit_s=self._limit_s,
             )
         else:
             client = ClusterClient(self.topology, name, self._clock, on_up=on_up)
@@ -117,7 +135,14 @@ class StoreLinks:
         """Return a further connection to where ``link`` leads, not launched yet."""
         finder = self._finder if self.topology is None else None
         told = self._told if self.topology is None else None  # else each server has its own
-        return StoreConnection(link.url, self.name("commit"), self._clock, finder=finder, told=told)
+        return StoreConnection(
+            link.url,
+            self.name("commit"),
+            self._clock,
+            finder=finder,
+            told=told,
+            limit_s=self._limit_s,
+        )
 
     def subscriber(
         self,
@@ -141,7 +166,8 @@ class StoreLinks:
         """
         Return the node's own copy behind ``url``, not connected yet; None if ``url`` is empty.
         """
-        return NearCopy(url, self.name("near"), self.scripts, self._clock) if url else None
+        name = self.name("near")
+        return NearCopy(url, name, self.scripts, self._clock, self._alone) if url else None
 
     def name(self, purpose: str) -> str:
         """Return the name of a connection at the store."""

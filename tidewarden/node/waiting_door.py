@@ -20,7 +20,7 @@ from tidewarden import __version__
 from tidewarden.clock import Clock, sleep
 from tidewarden.cluster.replication.replication import Replication
 from tidewarden.config.load import Config
-from tidewarden.errors import StoreDown
+from tidewarden.errors import NoQuorum, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.raft import RaftMember
 from tidewarden.raft.state import base_address
@@ -94,7 +94,7 @@ def waiting_commands(
     """Return the table in which what needs the store says why it cannot be had."""
 
     def refuse(connection: Connection, request: Request) -> bytes:
-        raise StoreDown(
+        raise (NoQuorum if replication.finder.alone else StoreDown)(
             f"No store takes writes yet, and this node waits: {replication.seen.waits_for()}."
         )
 

@@ -6,23 +6,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from tidewarden.clock import in_turns
-from tidewarden.errors import BadArg, Error, Field, NotFound, NotHeld, Stale
+from tidewarden.errors import BadArg, Error, Field, NoQuorum, NotFound, NotHeld, Stale
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
 
 from .catalog import Catalog
-from .near_reads import NearReads
+from .near_reads import ALONE, Answer, Mark, NearReads
 from .partitioning import DIGITS_MAX, STRATEGIES, shard_for
 from .settings import CUT_FIELDS, LANE_FIELDS, QueueSettings, changed
 from .shards.shard import Shard
 from .shards.shard_scripts import ShardScripts
-from .shards.shard_settings import close, look_at_lanes, set_order
+from .shards.shard_settings import close, last_lease, look_at_lanes, set_order
 from .task import (
     COUNT_MAX,
     STATES,
@@ -35,6 +36,23 @@ from .task import (
 )
 
 ALL = 2**31  # a count that is no limit
+REASONS_LOOKED = 100_000  # buried tasks whose reasons are counted at most
+REASONS_MAX = 100  # reasons that are told apart
+
+
+def _added(found: dict[bytes, list[Any]], reason: bytes, row: list[Any]) -> bool:
+    """Add what a page has of a reason to the others; return whether there is room for it."""
+    known = found.get(reason)
+    if known is None:
+        if len(found) == REASONS_MAX:
+            return False
+        found[reason] = row
+        return True
+    tasks, first_ms, last_ms, example = row
+    if last_ms >= known[2]:
+        known[2:] = last_ms, example
+    known[:2] = known[0] + tasks, min(known[1], first_ms)
+    return True
 
 
 class QueueAdmin:
@@ -119,23 +137,44 @@ class QueueAdmin:
             raise NotHeld(leased, Field("lease"), " number, or ", Field("force"))
         return int(reply)
 
-    async def peek(self, queue: str, task_id: str, max_stale_ms: int = 0) -> dict[str, Any]:
+    async def peek(
+        self, queue: str, task_id: str, max_stale_ms: int = 0, *, marks: bool = False
+    ) -> dict[str, Any]:
         """
         Return a task as it lies, or lay at most ``max_stale_ms`` ago, without taking it.
 
-        Raises: NotFound: there is none now.
+        ``marks``: see :meth:`.near_reads.NearReads.answered`; what needs the mark has it.
+
+        Raises: NotFound: there is none now. NoQuorum: a copy that stands in has none, or none may.
         """
-        shards = await self._catalog.open(check_name(queue))
-        shard, args = shard_for(shards, check_id(task_id)), ("id", task_id, "")
-        rows, _ = await self._read(shard, "queue.peek", args, max_stale_ms)
+        check_name(queue)
+        check_id(task_id)
+        read = functools.partial(self._peek, queue, task_id, max_stale_ms)
+        return await self._answered(read, max_stale_ms, marks)
+
+    async def _peek(
+        self, queue: str, task_id: str, max_stale_ms: int, mark: Mark | None
+    ) -> dict[str, Any]:
+        shard = shard_for(await self._shards(queue, mark), task_id)
+        args = ("id", task_id, "")
+        rows, _ = await self._read(shard, "queue.peek", args, max_stale_ms, mark)
+        if not rows and mark is not None:
+            raise _absent(f"task {task_id} in {queue}")
         if not rows and max_stale_ms:  # it may have come since
             rows, _ = await shard.run("queue.peek", args)
         if not rows:
             raise NotFound(f"there is no task {task_id} in {queue}")
-        return described(queue, rows[0])
+        return described(queue, rows[0]) | (mark or {})
 
     async def page(
-        self, queue: str, state: str, count: int = 100, after: str = "", max_stale_ms: int = 0
+        self,
+        queue: str,
+        state: str,
+        count: int = 100,
+        after: str = "",
+        max_stale_ms: int = 0,
+        *,
+        marks: bool = False,
     ) -> tuple[list[dict[str, Any]], str]:
         """
         Return at most ``count`` tasks in one state, in its order, shard by shard.
@@ -143,12 +182,20 @@ class QueueAdmin:
         Also the cursor to go on from, "" at the end.
 
         A page of long payloads may be short before the end. With ``max_stale_ms`` it is as it was
-        at most so long ago.
+        at most so long ago. ``marks``: as of :meth:`peek`, in each task. Raises: NoQuorum: also
+        where a copy that stands in has none at all, so that nothing would have the mark.
         """
         if state not in STATES:
             raise BadArg(Field("state"), f" is {state[:60]!r}; allowed are {', '.join(STATES)}")
         check_range(count, "count", 1, COUNT_MAX)
-        shards = await self._catalog.open(check_name(queue))
+        check_name(queue)
+        read = functools.partial(self._page, queue, state, count, after, max_stale_ms)
+        return await self._answered(read, max_stale_ms, marks)
+
+    async def _page(
+        self, queue: str, state: str, count: int, after: str, max_stale_ms: int, mark: Mark | None
+    ) -> tuple[list[dict[str, Any]], str]:
+        shards = await self._shards(queue, mark)
         number, _, cursor = after.partition(":")
         if after and (
             not number.isdecimal() or len(number) > DIGITS_MAX or int(number) >= len(shards)
@@ -158,8 +205,8 @@ class QueueAdmin:
         tasks: list[dict[str, Any]] = []
         while at < len(shards):
             args = (state, count - len(tasks), cursor)
-            rows, last = await self._read(shards[at], "queue.peek", args, max_stale_ms)
-            tasks += [described(queue, row) async for row in in_turns(rows)]
+            rows, last = await self._read(shards[at], "queue.peek", args, max_stale_ms, mark)
+            tasks += [described(queue, row) | (mark or {}) async for row in in_turns(rows)]
             cursor = last.decode("utf-8", "surrogateescape")
             if cursor:
                 return tasks, f"{at}:{cursor}"
@@ -167,12 +214,70 @@ class QueueAdmin:
                 return tasks, f"{at + 1}:"
             at += 1
             cursor = ""
+        if not tasks and not after and mark is not None:
+            raise _absent(f"{state} task in {queue}")
         return tasks, ""
 
-    async def _read(self, shard: Shard, name: str, args: Sequence[Arg], max_stale_ms: int) -> Any:
+    async def reasons(self, queue: str, max_stale_ms: int = 0) -> dict[str, Any]:
         """
-        Run a reading script on the near copy, if that is known to be no older, else at the primary.
+        Return why tasks of the queue were buried, the most frequent reason first.
+
+        ``max_stale_ms``: it may be so old. It is looked at :data:`REASONS_LOOKED` tasks, those that
+        were buried first; ``more`` says whether there are others. Tasks of further reasons than
+        :data:`REASONS_MAX` are counted as ``others``.
         """
+        found: dict[bytes, list[Any]] = {}
+        looked = others = 0
+        more = False
+        for shard in await self._catalog.open(check_name(queue)):
+            rank = 0
+            while rank >= 0 and looked < REASONS_LOOKED:
+                args = (COUNT_MAX, rank)
+                rows, rank = await self._read(shard, "queue.reasons", args, max_stale_ms, None)
+                looked += sum(row[1] for row in rows)
+                for reason, *row in rows:
+                    others += row[0] * (not _added(found, reason, row))
+            more = more or rank >= 0
+        rows = [
+            {
+                "reason": reason.decode("utf-8", "replace"),
+                "tasks": row[0],
+                "first_ms": row[1],
+                "last_ms": row[2],
+                "example": row[3].decode("utf-8", "surrogateescape"),
+            }
+            for reason, row in sorted(found.items(), key=lambda one: -one[1][0])
+        ]
+        return {"queue": queue, "tasks": looked, "reasons": rows, "others": others, "more": more}
+
+    async def _answered(
+        self, read: Callable[[Mark | None], Awaitable[Answer]], max_stale_ms: int, marks: bool
+    ) -> Answer:
+        """Have ``read`` ask the primary, or the near copy: see :meth:`.NearReads.answered`."""
+        if self._near is None:
+            return await read(None)
+        return await self._near.answered(read, max_stale_ms, marks=marks)
+
+    async def _shards(self, queue: str, mark: Mark | None) -> Sequence[Shard]:
+        if self._near is not None and mark is not None:
+            return await self._near.shards(queue)
+        return await self._catalog.open(queue)
+
+    async def _read(
+        self,
+        shard: Shard,
+        name: str,
+        args: Sequence[Arg],
+        max_stale_ms: int,
+        mark: Mark | None,
+    ) -> Any:
+        """
+        Run a reading script on the near copy, if that stands in or is known to be no older.
+
+        Else it is run at the primary.
+        """
+        if self._near is not None and mark is not None:
+            return await self._near.run_at(shard, name, args)
         if max_stale_ms and self._near is not None and self._near.age.within(max_stale_ms):
             with contextlib.suppress(Error):  # the primary answers, or says what is wrong
                 return await self._near.run_at(shard, name, args)
@@ -192,85 +297,83 @@ class QueueAdmin:
         shards = await self._catalog.open(check_name(queue))
         return list(await asyncio.gather(*(shard.run(name, args) for shard in shards)))
 
+    async def names(self) -> list[str]:
+        """
+        List every queue, for a caller that marks what it answers of them: see :meth:`peek`.
+
+        Raises: StoreDown.
+        """
+
+        async def read(mark: Mark | None) -> list[str]:
+            if self._near is not None and mark is not None:
+                return await self._near.names()
+            return await self._catalog.names()
+
+        return await self._answered(read, 0, True)
+
     async def stats(
-        self, queue: str, *, by_shard: bool = False, max_stale_ms: int = 0
+        self, queue: str, *, by_shard: bool = False, max_stale_ms: int = 0, marks: bool = False
     ) -> dict[str, Any]:
         """
         Return counts by state, counters since the queue was made, and its next event.
 
         For a topic: its queues.
 
-        ``by_shard``: the counts of each shard, too. ``max_stale_ms``: they may be so old. Raises:
-        NotFound: there is no such queue.
+        ``by_shard``: the counts of each shard, too. ``max_stale_ms``: they may be so old.
+        ``marks``: as of :meth:`peek`. Raises: NotFound: there is no such queue. NoQuorum: a copy
+        that stands in has none, or none may.
         """
-        if check_name(queue) not in self._catalog.shards and not await self._catalog.exists(queue):
+        check_name(queue)
+        read = functools.partial(self._stats, queue, by_shard, max_stale_ms)
+        return await self._answered(read, max_stale_ms, marks)
+
+    async def _stats(
+        self, queue: str, by_shard: bool, max_stale_ms: int, mark: Mark | None
+    ) -> dict[str, Any]:
+        near = self._near
+        if near is not None and mark is not None:
+            shards = await near.shards(queue)
+            rows = await _stats_of_copy(near, shards)
+            return _summed(queue, shards, rows, by_shard=by_shard) | mark
+        if queue not in self._catalog.shards and not await self._catalog.exists(queue):
             links = await self._catalog.stored_links(queue)
             if links is None:
                 raise NotFound(f"there is no queue {queue}")
             return {"topic": queue, "queues": sorted(links)}
-        total: dict[str, Any] = {
-            "queue": queue,
-            "shards": 0,
-            **dict.fromkeys(STATES, 0),
-            "paused_until_ms": 0,
-            "waiting_nodes": 0,
-            "schedules": 0,
-        }
-        oldest: list[int] = []
-        upcoming: list[int] = []
-        counters: dict[str, int] = {}
-        waiting_takes = 0
-        each: list[dict[str, int]] = []
-        for row, shard in zip(
-            await self._stats_of_shards(queue, max_stale_ms),
-            self._catalog.shards[queue],
-            strict=True,
-        ):
-            counts = dict(zip(STATES, (*row[:4], row[11]), strict=True))
-            for name, value in counts.items():
-                total[name] += value
-            each.append({"shard": shard.index, **counts, "total": sum(counts.values())})
-            total["paused_until_ms"] = max(total["paused_until_ms"], row[4])
-            total["waiting_nodes"] = max(total["waiting_nodes"], row[5])
-            oldest += [row[6]] if row[6] >= 0 else []
-            upcoming += [row[7]] if row[7] >= 0 else []
-            for name, value in zip(row[9][::2], row[9][1::2], strict=True):
-                counters[name.decode()] = counters.get(name.decode(), 0) + int(value)
-            total["schedules"] += row[10]
-            waiting_takes = max(waiting_takes, len(shard.parked))
-        total["shards"] = len(self._catalog.shards[queue])
-        total["total"] = sum(total[name] for name in STATES)
-        total["waiting_takes_here"] = waiting_takes
-        total["oldest_ready_deadline_ms"] = min(oldest, default=-1)
-        total["next_ms"] = min(upcoming, default=-1)
-        if by_shard:
-            total["by_shard"] = each
-        return total | {f"count_{name}": value for name, value in sorted(counters.items())}
-
-    async def _stats_of_shards(self, queue: str, max_stale_ms: int) -> Sequence[Any]:
-        if max_stale_ms and self._near is not None and self._near.age.within(max_stale_ms):
+        if max_stale_ms and near is not None and near.age.within(max_stale_ms):
             shards = await self._catalog.open(queue)
             with contextlib.suppress(Error):  # the primary answers, or says what is wrong
-                return await asyncio.gather(
-                    *(self._near.run_at(shard, "queue.stats", ()) for shard in shards)
-                )
-        return await self._scripts.run_each("queue.stats", queue, ())
+                rows = await _stats_of_copy(near, shards)
+                return _summed(queue, shards, rows, by_shard=by_shard)
+        rows = await self._scripts.run_each("queue.stats", queue, ())
+        return _summed(queue, self._catalog.shards[queue], rows, by_shard=by_shard)
 
-    async def settings(self, queue: str) -> dict[str, Any]:
-        """Return the queue's settings, as they are stored. Raises: StoreDown."""
-        await self._catalog.open(check_name(queue))
-        _, settings = await self._catalog.stored(queue)
-        return settings.shown()
+    async def settings(self, queue: str, *, marks: bool = False) -> dict[str, Any]:
+        """
+        Return the queue's settings, as they are stored. Raises: StoreDown; NoQuorum.
+
+        ``marks``: its caller shows them beside :meth:`stats`, which have the mark.
+        """
+        check_name(queue)
+
+        async def read(mark: Mark | None) -> dict[str, Any]:
+            if self._near is not None and mark is not None:
+                return (await self._near.settings(queue)).shown()
+            await self._catalog.open(queue)
+            _, settings = await self._catalog.stored(queue)
+            return settings.shown()
+
+        return await self._answered(read, 0, marks)
 
     async def configure(self, queue: str, values: dict[str, Any]) -> dict[str, Any]:
         """
-        Change settings of a queue, which is made when it is new; the settings now.
+        Change settings of a queue, which is made when it is new or was dropped; the settings now.
 
         Raises: BadArg: an unknown name, a value that is not allowed, or ``shards``, ``strategy`` or
         ``order`` of a queue that holds tasks, or a durability that cannot be had here; Stale:
         somebody else changed them at the same time; NoQuorum.
         """
-        await self._catalog.open(check_name(queue))
+        await self._catalog.open(check_name(queue), again=True)
         raw, old = await self._catalog.stored(
             queue
         )  # another node may have changed it a moment ago
@@ -322,8 +425,61 @@ class QueueAdmin:
         stats = await self.stats(queue)
         if stats["total"] or (stats["schedules"] and not same):
             raise refused
-        closed = await close(self._catalog.shards[queue], new.layout, same=same)
+        closed = await close(
+            self._catalog.shards[queue], new.layout, "same_layout" if same else "layout"
+        )
+        lease = await last_lease(self._link, self._catalog.shards[queue])
+        shards = self._catalog.shards_with(queue, new)
         # something was put meanwhile
-        if not (closed and await set_order(self._catalog.shards_with(queue, new), new.order)):
+        if not (closed and await set_order(shards, new.order, lease)):
             await self._catalog.keep_layout(queue, raw, old, new.layout)
             raise refused
+
+
+def _absent(what: str) -> NoQuorum:
+    """Say that a copy which stands in for the primary lacks something."""
+    return NoQuorum(f"{ALONE}, and this node's copy, which may be old, has no {what}")
+
+
+async def _stats_of_copy(near: NearReads, shards: Sequence[Shard]) -> Sequence[Any]:
+    return await asyncio.gather(*(near.run_at(shard, "queue.stats", ()) for shard in shards))
+
+
+def _summed(
+    queue: str, shards: Sequence[Shard], rows: Sequence[Any], *, by_shard: bool
+) -> dict[str, Any]:
+    """Add up what each shard says of itself; see :meth:`QueueAdmin.stats`."""
+    total: dict[str, Any] = {
+        "queue": queue,
+        "shards": 0,
+        **dict.fromkeys(STATES, 0),
+        "paused_until_ms": 0,
+        "waiting_nodes": 0,
+        "schedules": 0,
+    }
+    oldest: list[int] = []
+    upcoming: list[int] = []
+    counters: dict[str, int] = {}
+    waiting_takes = 0
+    each: list[dict[str, int]] = []
+    for row, shard in zip(rows, shards, strict=True):
+        counts = dict(zip(STATES, (*row[:4], row[11]), strict=True))
+        for name, value in counts.items():
+            total[name] += value
+        each.append({"shard": shard.index, **counts, "total": sum(counts.values())})
+        total["paused_until_ms"] = max(total["paused_until_ms"], row[4])
+        total["waiting_nodes"] = max(total["waiting_nodes"], row[5])
+        oldest += [row[6]] if row[6] >= 0 else []
+        upcoming += [row[7]] if row[7] >= 0 else []
+        for name, value in zip(row[9][::2], row[9][1::2], strict=True):
+            counters[name.decode()] = counters.get(name.decode(), 0) + int(value)
+        total["schedules"] += row[10]
+        waiting_takes = max(waiting_takes, len(shard.parked))
+    total["shards"] = len(shards)
+    total["total"] = sum(total[name] for name in STATES)
+    total["waiting_takes_here"] = waiting_takes
+    total["oldest_ready_deadline_ms"] = min(oldest, default=-1)
+    total["next_ms"] = min(upcoming, default=-1)
+    if by_shard:
+        total["by_shard"] = each
+    return total | {f"count_{name}": value for name, value in sorted(counters.items())}

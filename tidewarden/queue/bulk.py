@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from tidewarden.errors import BadArg, Field, Full
@@ -16,6 +17,9 @@ from .task import COUNT_MAX, STATES, TIME_MAX_MS, TaskSpec, check_name, check_ra
 PIECE = 500  # tasks that one script removes or releases
 PICK_MAX = 100  # tasks read at a time
 PICK_BYTES = 1_000_000  # or so many bytes of theirs
+# Against the way that tasks take, so that none slips past; those of lanes before what would bring
+# them up.
+PURGE_ORDER = ("buried", "waiting", "leased", "ready", "delayed")
 
 
 class Bulk:
@@ -34,13 +38,21 @@ class Bulk:
         """
         if state and state not in STATES:
             raise BadArg(Field("state"), f" is {state[:60]!r}; allowed are {', '.join(STATES)}")
+        shards = await self._catalog.open(check_name(queue))
+        return await self.purge_shards(shards, (state,) if state else STATES)
+
+    async def purge_shards(
+        self, shards: Sequence[Shard], states: Sequence[str], *, final: bool = False
+    ) -> int:
+        """
+        Remove the tasks of these states from shards; returns how many.
+
+        ``final``: see :meth:`Shard.run`.
+        """
         total = 0
-        # Against the way that tasks take, so that none slips past; those of lanes before what would
-        # bring them up.
-        for name in (state,) if state else ("buried", "waiting", "leased", "ready", "delayed"):
+        for name in (name for name in PURGE_ORDER if name in states):
             pieces = (
-                self._pieces(shard, name, "queue.purge", (name,))
-                for shard in await self._catalog.open(check_name(queue))
+                self._pieces(shard, name, "queue.purge", (name,), final=final) for shard in shards
             )
             total += sum(await asyncio.gather(*pieces))
         return total
@@ -53,15 +65,17 @@ class Bulk:
         )
         return sum(await asyncio.gather(*pieces))
 
-    async def _pieces(self, shard: Shard, state: str, name: str, args: tuple[str, ...]) -> int:
+    async def _pieces(
+        self, shard: Shard, state: str, name: str, args: tuple[str, ...], *, final: bool = False
+    ) -> int:
         """
         Run a script until it has dealt with as many tasks as are in ``state`` now, or finds none.
         """
-        row = await shard.run("queue.stats", ())
+        row = await shard.run("queue.stats", (), final=final)
         left = int(row[11 if state == "waiting" else STATES.index(state)])
         total = 0
         while left > 0:
-            done = int(await shard.run(name, (*args, min(left, PIECE))))
+            done = int(await shard.run(name, (*args, min(left, PIECE)), final=final))
             if done == 0:
                 break
             total += done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ from .partitioning import (
     shard_for,
     shard_of,
 )
-from .settings import QueueSettings, settings_from, settings_of_new
+from .settings import QueueSettings, dropped_from, settings_from, settings_of_new
 from .shards.lease_clock import LeaseClock
 from .shards.resharding import Resharded
 from .shards.shard import Shard
@@ -40,11 +40,25 @@ log = logging.getLogger("tidewarden.queue")
 
 LAYOUT_S = 1.0  # a node that cuts a queue anew is through within so long, or has died over it
 LAYOUT_ASK_S = 0.02
+DROPPED_PAGE = 200
 REREAD_S = 0.5  # after the store did not answer
 
 
 def _nobody(*_: object) -> None:
     """Ignore the call, where no part listens."""
+
+
+def _dropped_error(queue: str) -> NotFound:
+    return NotFound(
+        f"the queue {queue} was dropped; Q.CONFIG {queue} SET with any setting makes it again"
+    )
+
+
+class KnownShards(dict[str, list[Shard]]):
+    """Holds shards by their queues; one that was dropped while somebody used it is told."""
+
+    def __missing__(self, queue: str) -> list[Shard]:
+        raise _dropped_error(queue)
 
 
 class Catalog:
@@ -78,16 +92,19 @@ class Catalog:
         self.group = ShardGroup(link, scripts, self._holder, self.background)
         self.names_key = f"{{{self.cluster}}}:queues"
         self._topics_key = f"{{{self.cluster}}}:topics"
+        self._dropped_key = f"{{{self.cluster}}}:dropped"
         self._queues_max = config.limits.queues_max
         self.user_limits = UserLimits(config)
         self.durability = durability or Durability(config.store, "", clock, None, embedded=True)
         self._clock = clock
         self._view_keys = (f"{{{self.cluster}}}:view",) if views else ()
         self.settings: dict[str, QueueSettings] = {}
-        self.shards: dict[str, list[Shard]] = {}
+        self.shards: dict[str, list[Shard]] = KnownShards()
         # of users' queues with one shard, by the name as it comes
         self.plain: dict[bytes, Shard] = {}
         self.topics: dict[str, tuple[str, ...]] = {}
+        self.turns: dict[str, int] = {}  # of takes, in queues of several shards
+        self.expiring: set[str] = set()  # queues that end when nobody uses them
         self.lease_clock = LeaseClock(clock)
         self.store_memory = ClusterMemory() if link.clustered else StoreMemory()
         self._system_queues = system_queues
@@ -105,16 +122,23 @@ class Catalog:
         return settings_of_new(queue, self._system_queues, self.durability.of_new_queues)
 
     async def _make(
-        self, queue: str, settings: QueueSettings, queues_max: int = 0
+        self, queue: str, settings: QueueSettings, queues_max: int = 0, *, dropped: bytes = b""
     ) -> tuple[bytes, bytes]:
         """
         Return what a name stands for, as of ``queue.create_queue``; with 0 it is made in any case.
+
+        ``dropped``: what is stored of a dropped queue, which the new one takes the place of.
 
         Raises: StoreDown; Full: the store's memory, there are ``queues_max`` queues, or the user
         who acts has made its share of them.
         """
         what, raw = await self.run_on_names(
-            "queue.create_queue", queue, msgspec.json.encode(settings), queues_max, *self.maker
+            "queue.create_queue",
+            queue,
+            msgspec.json.encode(settings),
+            queues_max,
+            *self.maker,
+            dropped,
         )
         if what == b"full":
             found = (
@@ -133,20 +157,40 @@ class Catalog:
         if queue not in self.shards:
             await self._make(queue, self._settings_of_new(queue), self._queues_max)
 
-    async def open(self, queue: str, new: QueueSettings | None = None) -> list[Shard]:
+    async def open(
+        self,
+        queue: str,
+        new: QueueSettings | None = None,
+        *,
+        for_use: bool = False,
+        again: bool = False,
+    ) -> list[Shard]:
         """
         Return a queue's shards; a new queue is made, with ``new`` or the default settings.
 
-        The system's are made however many there are.
+        The system's are made however many there are. ``for_use``: a put or a take is to follow, so
+        one that ended because nobody used it is made, too; ``again``: so is one that was dropped.
 
         Raises: BadArg: the name is a topic's, which is remembered; StoreDown; Full: the store's
-        memory, or the number of queues.
+        memory, or the number of queues; NotFound: it was dropped; Stale: what it held is still
+        being removed.
         """
         shards = self.shards.get(queue)
         if shards is None:
             made_with = new or self._settings_of_new(queue)
             most = 0 if queue.startswith("_") else self._queues_max
             what, raw = await self._make(queue, made_with, most)
+            if what == b"dropped":
+                note = dropped_from(queue, raw)
+                if not (again or (for_use and note.free)):
+                    raise _dropped_error(queue)
+                if not note.cleared:
+                    raise Stale(
+                        f"the queue {queue} was dropped, and what it held is still being removed;"
+                        " repeat this in a moment"
+                    )
+                made_with = msgspec.structs.replace(made_with, layout=note.layout + 1)
+                what, raw = await self._make(queue, made_with, most, dropped=raw)
             if what == b"topic":
                 links = self.topics[queue] = tuple(raw.decode("utf-8", "replace").split())
                 to = "see Q.LIST TOPICS for its queues" if links else "it has no queues"
@@ -241,6 +285,7 @@ class Catalog:
             else:
                 self.partitioners[queue] = chooser
         self.settings[queue] = settings
+        (self.expiring.add if settings.expire_ms else self.expiring.discard)(queue)
         system = self.durability.of(self._link, SYSTEM)
         for shard in shards:
             shard.gate.commit = (
@@ -250,6 +295,57 @@ class Catalog:
             )
             shard.gate.system = system
         return shards
+
+    def lose(self, queue: str, *, free: bool = False) -> None:
+        """
+        Forget a queue that was dropped: takes that wait in it end, and are told.
+
+        ``free``: it ended because nobody used it, so they end with nothing, and may ask again.
+        """
+        self.settings.pop(queue, None)
+        self.expiring.discard(queue)
+        self.partitioners.pop(queue, None)
+        self.turns.pop(queue, None)
+        self.plain.clear()
+        for shard in self.shards.pop(queue, ()):
+            shard.retire(None if free else _dropped_error(queue))
+
+    def _ended(self, queue: str, raw: bytes, *, of_use: bool) -> Error:
+        """
+        Forget a queue of which that is noted as dropped; return the error for who uses it.
+
+        ``of_use``: where the next put or take makes a new queue, the error says to repeat it.
+        """
+        try:
+            free = dropped_from(queue, raw).free
+        except Internal:
+            free = False
+        self.lose(queue, free=free)
+        if free and of_use:
+            return Stale(f"the queue {queue} ended, for nobody used it; repeat this")
+        return _dropped_error(queue)
+
+    async def refuse_dropped(self, queue: str, *, of_use: bool = False) -> None:
+        """
+        Raise NotFound if a queue of this name was dropped within a day.
+
+        ``of_use``: see :meth:`_ended`. Raises: Stale: by that; StoreDown.
+        """
+        raw = await self._link.call("HGET", self._dropped_key, queue)
+        if raw is not None:
+            raise self._ended(queue, raw, of_use=of_use)
+
+    async def all_dropped(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Yield each dropped queue with what is stored of it, as JSON. Raises: StoreDown."""
+        cursor = b"0"
+        while True:
+            cursor, raw = await self._link.call(
+                "HSCAN", self._dropped_key, cursor, "COUNT", DROPPED_PAGE
+            )
+            for name, note in zip(raw[::2], raw[1::2], strict=True):
+                yield _text(name), note
+            if cursor == b"0":
+                return
 
     def _resharded(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
         """Read the settings anew, as a shard knows of a newer cut; then say where an id lies."""
@@ -347,7 +443,8 @@ class Catalog:
                     await self.settle(queue)
         for queue in list(self.settings):
             if queue.encode() not in stored:
-                with contextlib.suppress(NotFound):  # a topic has its name now
+                # it was dropped or ended, or a topic has its name now
+                with contextlib.suppress(NotFound, Stale):
                     await self._again(queue)
 
     async def _again(self, queue: str) -> bytes:
@@ -356,10 +453,18 @@ class Catalog:
 
         It is made as this node knows it.
 
-        Raises: NotFound: the name is a topic's now; StoreDown.
+        Raises: NotFound: it was dropped, or the name is a topic's now; Stale: it ended because
+        nobody used it, so who repeats what uses it makes a new one; StoreDown.
         """
-        what, raw = await self._make(queue, self.settings[queue])
+        known = self.settings.get(queue)
+        if known is None:  # it was forgotten while this was on its way
+            await self.refuse_dropped(queue, of_use=True)
+            raise _dropped_error(queue)
+        what, raw = await self._make(queue, known)
+        if what == b"dropped":
+            raise self._ended(queue, raw, of_use=True)
         if what == b"topic":
+            self.lose(queue)
             raise NotFound(f"there is no queue {queue} any more; it is a topic")
         self.build(queue, settings_from(queue, raw))
         if what == b"new":
@@ -394,6 +499,8 @@ class Catalog:
                 self._outdated.discard(queue)
                 try:
                     await self._read_anew(queue)
+                except NotFound:
+                    return  # it was dropped
                 except (StoreDown, Stale, Internal) as error:
                     log.warning(
                         "the settings of %s could not be read anew, which is tried again: %s",
@@ -409,7 +516,11 @@ class Catalog:
         raw = await self._link.call("HGET", self.names_key, queue)
         links = None if raw is not None else await self.stored_links(queue)
         if links is not None:
+            self.lose(queue)  # a queue of this name was dropped
             self.topics[queue] = links
+        elif raw is None:
+            self.topics.pop(queue, None)
+            await self.refuse_dropped(queue)
         if raw is not None:
             settings = settings_from(queue, raw)
             for shard in self.build(queue, settings):
@@ -421,7 +532,7 @@ class Catalog:
         """
         Return the shard in this one's place since its queue was cut anew; None: there is none.
         """
-        shards = self.shards[shard.queue]
+        shards = self.shards.get(shard.queue, [])
         return shards[shard.index] if shard.index < len(shards) else None
 
     def shard_of(self, queue: str, task_id: str) -> int:
@@ -431,6 +542,11 @@ class Catalog:
         It is the one the id carries, else ``crc32(id) % S`` (:mod:`tidewarden.queue.partitioning`).
         """
         return shard_of(task_id, len(self.shards[queue]))
+
+    def shard_if_known(self, queue: str, task_id: str) -> Shard | None:
+        """Return the shard that an id lies in; None: the queue was dropped."""
+        shards = self.shards.get(queue)
+        return None if shards is None else shard_for(shards, task_id)
 
     async def shard(self, queue: str, task_id: str) -> Shard:
         """Return the shard that an id lies in."""
@@ -501,7 +617,7 @@ class Catalog:
             return None
         if name not in self.topics:
             try:
-                await self.open(name)
+                await self.open(name, for_use=True)
             except BadArg:
                 return self.topics[name]
             return None

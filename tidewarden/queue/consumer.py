@@ -53,7 +53,6 @@ class Consumer:
         self._hold_limit = hold_limit
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._turn: dict[str, int] = {}
         self.under_way = under_way
         self.times = under_way.times
 
@@ -128,7 +127,8 @@ class Consumer:
         that does not count: another node may have put something there, of which this node was not
         told.
         """
-        turn = self._turn[queue] = self._turn.get(queue, -1) + 1
+        turns = self._catalog.turns
+        turn = turns[queue] = turns.get(queue, -1) + 1
         first = turn % len(known)
         around = known[first:] + known[:first]
         if turn // len(known) % FAIR_ROUND:
@@ -148,7 +148,7 @@ class Consumer:
     ) -> list[Taken]:
         for queue in queues:
             check_name(queue)
-            await self._catalog.open(queue)
+            await self._catalog.open(queue, for_use=True)
         if session.shared is not None and shards:
             await self._sessions.enter(session.shared, shards)
         if session.is_full:
@@ -174,9 +174,11 @@ class Consumer:
 
     def give_back(self, session: Session, tasks: Sequence[Taken]) -> None:
         """Hand back tasks that no consumer has received; no attempt is counted."""
+        shards = self._catalog.shards
         for task in tasks:
             session.drop(task.queue, task.id, task.lease)
-        give_back(tasks, [shard_for(self._catalog.shards[task.queue], task.id) for task in tasks])
+        there = [task for task in tasks if task.queue in shards]  # not dropped meanwhile
+        give_back(there, [shard_for(shards[task.queue], task.id) for task in there])
 
     def ack(
         self, session: Session, queue: str, pairs: Iterable[tuple[str, int]], result: bytes = b""

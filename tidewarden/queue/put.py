@@ -8,7 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.errors import BY_CODE, Error, Exists, Field, Full, Internal, NotHeld
+from tidewarden.errors import (
+    BY_CODE,
+    BadArg,
+    Error,
+    Exists,
+    Field,
+    Full,
+    Internal,
+    NotFound,
+    NotHeld,
+)
 from tidewarden.store.reply_sink import fail_reply
 
 from .catalog import Catalog
@@ -117,7 +127,9 @@ class Producer:
         """
         copy = dataclasses.replace(task, id=task.id or self.new_id())
         copy.check(self.payload_max)
-        answers = await asyncio.gather(*(_caught(put, queue, copy) for queue in queues))
+        answers = await asyncio.gather(
+            *(self._put_copy(topic, queue, copy, put) for queue in queues)
+        )
         refused = [error.code for error in answers if error is not None]
         if refused:
             rest = "; the others have it" if len(refused) < len(queues) else ""
@@ -131,6 +143,35 @@ class Producer:
             )
         return copy.id
 
+    async def _put_copy(
+        self,
+        topic: str,
+        queue: str,
+        copy: TaskSpec,
+        put: Callable[[str, TaskSpec], Awaitable[str]],
+    ) -> Error | None:
+        """
+        Put a topic's task into one of its queues; the error that this was refused with.
+
+        A queue that has ended is not made again. It is none of the topic's any more, so these are
+        read anew.
+        """
+        try:
+            if queue not in self._catalog.shards:
+                await self._catalog.open(queue)
+        except (BadArg, NotFound):
+            self._catalog.topics.pop(topic, None)
+            return None
+        except Error as error:
+            return error
+        try:
+            await put(queue, copy)
+        except Error as error:
+            if queue in self._catalog.shards:
+                return error
+            self._catalog.topics.pop(topic, None)
+        return None
+
 
 def hand_on(done: asyncio.Future[str], future: asyncio.Future[str]) -> None:
     """Give ``future`` the outcome of ``done``, unless its caller has gone."""
@@ -140,13 +181,3 @@ def hand_on(done: asyncio.Future[str], future: asyncio.Future[str]) -> None:
         fail_reply(future, error)
     elif not future.done():
         future.set_result(done.result())
-
-
-async def _caught(
-    put: Callable[[str, TaskSpec], Awaitable[str]], queue: str, task: TaskSpec
-) -> Error | None:
-    try:
-        await put(queue, task)
-    except Error as error:
-        return error
-    return None

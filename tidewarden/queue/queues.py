@@ -17,10 +17,11 @@ from .bulk import Bulk
 from .catalog import Catalog
 from .consistency import Consistency
 from .consumer import Consumer
+from .ends.dropped_queues import DroppedQueues
+from .ends.queue_expiry import QueueExpiry
 from .fast_path import FastPath
 from .locks import Locks
 from .near_reads import NearReads
-from .partitioning import shard_for
 from .put import Producer
 from .sessions.hold_limit import HoldLimit
 from .sessions.lost_takes import LostTakes
@@ -72,9 +73,11 @@ class Queues:
         )
         self.scripts = ShardScripts(self.catalog, link, scripts)
         self.near = NearReads(self.catalog, near, link, clock) if near is not None else None
-        self.topics = Topics(self.catalog, limits.queues_max)
         self.admin = QueueAdmin(self.catalog, self.scripts, link, limits.payload_bytes, self.near)
+        self.topics = Topics(self.catalog, limits.queues_max, self.admin.configure)
         self.bulk = Bulk(self.catalog)
+        self.dropped = DroppedQueues(self.catalog, link, self.bulk)
+        self.expiry = QueueExpiry(self.catalog, self.scripts, self.dropped, clock)
         self.consistency = Consistency(self.catalog)
         self.results = Results(self.catalog, limits)
         self.producer = Producer(self.catalog, clock, limits.payload_bytes)
@@ -87,9 +90,7 @@ class Queues:
             self.catalog, self.session_records, self.session_expiry, background, clock
         )
         self.unbound = UnboundSessions(self.sessions, background)
-        self.hold_limit = HoldLimit(
-            lambda queue, task_id: shard_for(self.catalog.shards[queue], task_id)
-        )
+        self.hold_limit = HoldLimit(self.catalog.shard_if_known)
         self.consumer = Consumer(
             self.catalog, self.sessions, self.hold_limit, TakesUnderWay(self.drain), limits
         )

@@ -76,6 +76,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The first pause after a failure where its put names none, doubled with each, 0 = none."""
     ttl_ms: Annotated[int, Rule(0, 366 * DAY_MS)] = 0
     """How long after it is due a task may be taken whose put names no TTL, 0 = for ever."""
+    expire_ms: Annotated[int, Rule(0, 30 * DAY_MS)] = 0
+    """
+    How long after the last take, or wait for one, the queue ends with what it holds, 0 = never.
+    """
     backoff_cap_ms: Annotated[int, Rule(1, 366 * DAY_MS)] = 3_600_000
     capacity: Annotated[int, Rule(0, 10**12)] = 0
     """Tasks in any state that the queue holds at most, cut evenly over its shards, 0 = no limit."""
@@ -134,6 +138,30 @@ def settings_from(queue: str, raw: bytes) -> QueueSettings:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Internal(
             f"the settings of the queue {queue} cannot be read ({error}); nothing is done with it"
+        ) from None
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """Is what `{cluster}:dropped` has of a queue that was dropped, as JSON."""
+
+    layout: int
+    """The shards are closed to everybody who does not know it."""
+    shards: int
+    at_ms: int
+    """When it was dropped, by the store's clock."""
+    cleared: bool = False
+    """Whether nothing of what it held is left."""
+    free: bool = False
+    """Whether a put or a take makes a new queue of that name: it ended because nobody used it."""
+
+
+def dropped_from(queue: str, raw: bytes) -> Dropped:
+    """Read what is stored of a dropped queue. Raises: Internal: it cannot be read."""
+    try:
+        return msgspec.json.decode(raw, type=Dropped)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Internal(
+            f"what is stored of {queue}, which was dropped, cannot be read ({error})"
         ) from None
 
 

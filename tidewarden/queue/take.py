@@ -397,7 +397,7 @@ class Take:
             self.receiver.set_result(self._got or [])
 
     def fail(self, error: BaseException) -> None:
-        """End the take with an error: its session has ended."""
+        """End the take with an error: its session has ended, or its queue was dropped."""
         if not self._over:
             self._ended = True
             self._leave()

@@ -227,20 +227,7 @@ class TaskSpec:
             and not (self.lane or self.trace)
         ):
             return ""
-        due = (
-            (1, self.delay_ms)
-            if self.delay_ms is not None
-            else (2, self.at_ms)
-            if self.at_ms is not None
-            else (0, 0)
-        )
-        limit = (
-            (1, self.deadline_ms)
-            if self.deadline_ms is not None
-            else (2, self.within_ms)
-            if self.within_ms is not None
-            else (0, 0)
-        )
+        due, limit = _given(self.delay_ms, self.at_ms), _given(self.deadline_ms, self.within_ms)
         return (
             f"{due[0]} {due[1]} {limit[0]} {limit[1]} {self.priority} {self.lease_ms}"
             f" {self.attempts} {self.backoff_ms} "
@@ -250,6 +237,13 @@ class TaskSpec:
             f"{'#' + trace_digits(self.trace) if self.trace else ''}"
             f"{f'@{self.lane}' if self.lane else ''}"
         )
+
+
+def _given(first: int | None, second: int | None) -> tuple[int, int]:
+    """Return which of two rivals is given, 1 or 2, and its value; 0 and 0: neither is."""
+    if first is not None:
+        return 1, first
+    return (0, 0) if second is None else (2, second)
 
 
 class Taken(msgspec.Struct):
@@ -303,28 +297,13 @@ class Changes:
             within_ms=self.within_ms,
             priority=50 if self.priority is None else self.priority,
         ).check(payload_max)
-        due = (
-            (1, self.delay_ms)
-            if self.delay_ms is not None
-            else (2, self.at_ms)
-            if self.at_ms is not None
-            else (0, 0)
-        )
-        limit = (
-            (1, self.deadline_ms)
-            if self.deadline_ms is not None
-            else (2, self.within_ms)
-            if self.within_ms is not None
-            else (0, 0)
-        )
+        due, limit = _given(self.delay_ms, self.at_ms), _given(self.deadline_ms, self.within_ms)
         return [
             task_id,
             int(self.payload is not None),
             self.payload or b"",
-            due[0],
-            due[1] or 0,
-            limit[0],
-            limit[1] or 0,
+            *due,
+            *limit,
             -1 if self.priority is None else self.priority,
             self.lease,
         ]

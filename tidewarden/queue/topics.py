@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tidewarden.errors import BadArg, Full, NotFound
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from tidewarden.errors import BadArg, Full, NotFound, Stale
 
 from .catalog import Catalog
 from .task import check_name
@@ -17,17 +21,26 @@ class Topics:
     Links lie in the store; the catalog remembers them until a message says that they changed.
     """
 
-    def __init__(self, catalog: Catalog, topics_max: int) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        topics_max: int,
+        configure: Callable[[str, dict[str, Any]], Awaitable[object]],
+    ) -> None:
+        """Change a queue's settings by ``configure(queue, settings)``."""
         self._catalog = catalog
         self._topics_max = topics_max
+        self._configure = configure
 
-    async def link(self, topic: str, queue: str) -> int:
+    async def link(self, topic: str, queue: str, settings: Mapping[str, Any] | None = None) -> int:
         """
         Subscribe a queue, which is made when it is new, to a topic, likewise; 1, or 0 when it was.
 
+        ``settings``: those that the queue gets before.
+
         Raises: BadArg: the topic's name is a queue's, or the queue's a topic's; or the topic has
         1,000 queues. Full: it is new, and there are ``limits.queues_max`` topics, or the user who
-        acts has made its share of them.
+        acts has made its share of them. NotFound: the queue was dropped.
         """
         if check_name(topic, "topic") == check_name(queue):
             raise BadArg(
@@ -36,10 +49,16 @@ class Topics:
         nested = f"{queue} is a topic; only queues can be linked to one"
         if await self._catalog.links_of(queue) is not None:
             raise BadArg(nested)
+        if settings:
+            await self._configure(queue, dict(settings))
         most = self._topics_max
         word, links = await self._catalog.run_on_names(
             "queue.link", topic, queue, 1, LINKS_MAX, most, *self._catalog.maker
         )
+        if word == b"GONE":  # it ended, and this node had not heard of that, or just now
+            with contextlib.suppress(NotFound, Stale):
+                await self._catalog.stored(queue)
+            return await self.link(topic, queue, settings)
         if word == b"QUEUE":
             raise BadArg(f"{topic} is a queue already; a topic has a name of its own")
         if word == b"TOPIC":

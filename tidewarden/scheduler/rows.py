@@ -60,6 +60,30 @@ def task_of(task: TaskSpec, payload_max: int) -> ScheduledTask:
     )
 
 
+def task_to_put(task_id: str, raw: bytes, payload: bytes) -> TaskSpec:
+    """
+    Return what a tick would put now, under that id.
+
+    Raises: BadArg: this node cannot read the row.
+    """
+    try:
+        task = msgspec.msgpack.decode(raw, type=ScheduledTask)
+    except msgspec.MsgspecError:
+        raise BadArg("the schedule's row is of a newer format, or damaged") from None
+    return TaskSpec(
+        payload,
+        task_id,
+        delay_ms=task.delay_ms,
+        within_ms=None if task.within_ms < 0 else task.within_ms,
+        priority=task.priority,
+        lease_ms=task.lease_ms,
+        attempts=task.attempts,
+        backoff_ms=task.backoff_ms,
+        ttl_ms=task.ttl_ms,
+        lane=task.lane or None,
+    )
+
+
 def described(spec: Spec) -> dict[str, str | int]:
     """Return a spec as its row keeps it, without the anchor, which lies beside it."""
     match spec.kind:

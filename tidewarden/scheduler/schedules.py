@@ -12,10 +12,11 @@ rows that the directory does not name by asking every shard.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import secrets
-from collections.abc import MutableSequence, Sequence
+from collections.abc import AsyncIterator, MutableSequence, Sequence
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from tidewarden.errors import BadArg, Exists, Field, Full, NotFound
 from tidewarden.queue.queues import Queues
 from tidewarden.queue.task import TaskSpec, check_name
 
-from .rows import check_schedule_name, described, shown, spec_of, task_of
+from .rows import check_schedule_name, described, shown, spec_of, task_of, task_to_put
 from .trigger import Spec, first_tick, ticks_due
 
 log = logging.getLogger("tidewarden.scheduler")
@@ -122,9 +123,10 @@ class Schedules:
         gone = 0
         if place:
             queue = place.partition(" ")[0]
-            gone = await self._queues.scripts.run(
-                "scheduler.delete", queue, await self._shard(queue, name), [name, ""]
-            )
+            with contextlib.suppress(NotFound):  # the queue was dropped
+                gone = await self._queues.scripts.run(
+                    "scheduler.delete", queue, await self._shard(queue, name), [name, ""]
+                )
             await self._queues.scripts.run("scheduler.forget", DIRECTORY, 0, [name, place])
         if not gone:
             for queue, shard in await self._places():
@@ -151,6 +153,21 @@ class Schedules:
         next. Raises: as :meth:`pause`.
         """
         return await self._stand(name, pause=False)
+
+    async def run(self, name: str) -> str:
+        """
+        Put the task of a schedule now, paused or not; its ticks stay as they are.
+
+        DELAY and WITHIN count from now. Returns: the task's id. Raises: NotFound: there is no
+        schedule of this name; BadArg: this node cannot read it; Full, StoreDown: as of a put.
+        """
+        check_schedule_name(name)
+        async for queue, shard in self._looked_in(name):
+            found = await self._queues.scripts.run("scheduler.read", queue, shard, [name])
+            if found:
+                task = task_to_put(f"{name}:run:{secrets.token_hex(8)}", *found)
+                return await self._queues.put(queue, task)
+        raise NotFound(f"there is no schedule {name!r}")
 
     async def list(self) -> list[dict[str, Any]]:
         """
@@ -235,15 +252,22 @@ class Schedules:
 
     async def _stand(self, name: str, *, pause: bool) -> int:
         check_schedule_name(name)
-        named = (await self._place(name)).partition(" ")[0]
-        if named:
-            shard = await self._shard(named, name)
-            if (tick_ms := await self._stand_at(named, shard, name, pause)) >= 0:
-                return tick_ms
-        for queue, shard in await self._places():
+        async for queue, shard in self._looked_in(name):
             if (tick_ms := await self._stand_at(queue, shard, name, pause)) >= 0:
                 return tick_ms
         raise NotFound(f"there is no schedule {name!r}")
+
+    async def _looked_in(self, name: str) -> AsyncIterator[tuple[str, int]]:
+        """Yield the shard where a schedule should lie, then each that has schedules."""
+        named = (await self._place(name)).partition(" ")[0]
+        shard = -1
+        if named:
+            with contextlib.suppress(NotFound):  # the queue was dropped
+                shard = await self._shard(named, name)
+        if shard >= 0:
+            yield named, shard
+        for place in await self._places():
+            yield place
 
     async def _stand_at(self, queue: str, shard: int, name: str, pause: bool) -> int:
         now_ms, tick_ms = await self._queues.scripts.run(
@@ -285,9 +309,11 @@ class Schedules:
             if mine:
                 return
             other = place.partition(" ")[0]
-            _, tick_ms = await self._queues.scripts.run(
-                "scheduler.find", other, await self._shard(other, name), [name]
-            )
+            tick_ms = -1
+            with contextlib.suppress(NotFound):  # the queue was dropped
+                _, tick_ms = await self._queues.scripts.run(
+                    "scheduler.find", other, await self._shard(other, name), [name]
+                )
             if tick_ms >= 0:
                 raise Exists(
                     f"schedule {name!r} lies in queue {other!r}; delete it before putting it into"

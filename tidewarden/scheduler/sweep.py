@@ -111,6 +111,8 @@ class Sweep:
         except Internal as error:  # its settings cannot be read, which must not stop the others
             log.error("the queue %s is not swept: %s", queue, error)
             return
+        except NotFound:  # it was dropped since the names were read
+            return
         for shard, delay_ms in enumerate(delays_ms):
             if delay_ms >= 0:
                 self.expect(queue, shard, delay_ms)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import hiredis
 
@@ -21,7 +21,14 @@ from tidewarden.errors import Full, StoreDown
 from .connect import redact
 from .endpoint import Endpoint, PrimaryFinder, server_of
 from .link_log import LinkLog
-from .reply_errors import NotSent, ReadOnlyServer, error_of, known_already, unanswered
+from .reply_errors import (
+    NoMajority,
+    NotSent,
+    ReadOnlyServer,
+    error_of,
+    known_already,
+    unanswered,
+)
 from .reply_sink import ReplySink, fail_reply, ignore_errors
 
 __all__ = ["Arg", "ReplyError", "ReplySink", "StoreConnection", "fail_reply", "pack"]
@@ -39,6 +46,8 @@ HOPELESS_S = 0.5
 How long it waits at least while no server can take writes: the time for which the link was down
 before counts as waited.
 """
+LOOK_S = 0.1
+"""While calls wait it is looked so often whether it is known by now that none can."""
 AGAIN_S = 0.05
 """Pause before a call is tried again that a server refused for now."""
 STALL_S = 10.0  # a link that owes an answer for so long is cut
@@ -47,6 +56,15 @@ RETRY_FIRST_S, RETRY_LAST_S = 0.05, 1.0
 RETRY_NEXT_S = 0.25  # at most, where another server may have taken over meanwhile
 
 ReplyError = hiredis.ReplyError
+
+
+class UnsentCall(NamedTuple):
+    """Holds packed commands that wait for the link ``since`` then (the loop's time)."""
+
+    packed: bytes
+    receiver: ReplySink
+    replies: int
+    since: float
 
 
 class StoreConnection(asyncio.Protocol):
@@ -61,7 +79,8 @@ class StoreConnection(asyncio.Protocol):
     to, and a connection to a server that takes no writes any more is cut. ``called`` names the
     other end in messages. A connection that is not ``patient`` lets no call wait longer than for an
     attempt to connect; its callers are told why, so the log is not. ``told`` logs its ends, for
-    several connections together.
+    several connections together. Where no majority of the nodes is in reach, calls wait for
+    ``limit_s`` from the end of the connection, and one that owes an answer for so long is cut.
     """
 
     clustered = False
@@ -79,8 +98,10 @@ class StoreConnection(asyncio.Protocol):
         called: str = "store",
         patient: bool = True,
         told: LinkLog | None = None,
+        limit_s: float = PATIENCE_S,
     ) -> None:
         self.url = url
+        self._limit_s = limit_s
         self._told = told or LinkLog()
         self._patient = patient
         self._way = Endpoint(url, finder, called)
@@ -92,8 +113,8 @@ class StoreConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader()
         self._waiting: deque[ReplySink] = deque()
-        self._backlog: deque[tuple[bytes, ReplySink, int]] = deque()
-        self._unsent: set[ReplySink] = set()
+        self._backlog: deque[UnsentCall] = deque()
+        self._look: asyncio.TimerHandle | None = None  # at the backlog
         self._lost: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._rest: asyncio.Task[None] | None = None  # until the next attempt to connect
@@ -228,21 +249,36 @@ class StoreConnection(asyncio.Protocol):
             away = NotSent(f"{self._way.place} is away and {BACKLOG_MAX} calls wait for it")
             self._loop.call_soon(fail_reply, receiver, away)
         else:
-            self._backlog.append((packed, receiver, replies))
-            self._unsent.add(receiver)
-            down_s = self._loop.time() - self._down_at if self._way.fault else 0.0
-            patience_s = max(HOPELESS_S, PATIENCE_S - down_s)
-            self._loop.call_later(min(PATIENCE_S, patience_s), self._give_up, receiver)
+            self._backlog.append(UnsentCall(packed, receiver, replies, self._loop.time()))
+            if self._look is None:
+                self._look_later()
 
-    def _give_up(self, receiver: ReplySink) -> None:
-        if receiver in self._unsent and not receiver.done():
-            told = self._way.away or self.why
-            why = f": {told}" if told else ""
-            receiver.set_exception(NotSent(f"{self._way.place} is away; nothing was sent{why}"))
-        self._unsent.discard(receiver)
-        while self._backlog and self._backlog[0][1].done():
-            # what it would have said need not be kept until the store is back
+    def _until(self, since: float) -> float:
+        """Return until when a call waits that has waited ``since`` then, as far as is known."""
+        if not self._way.fault:
+            return since + PATIENCE_S
+        limit_s = self._limit_s if self._way.alone else PATIENCE_S
+        return max(since + HOPELESS_S, self._down_at + limit_s)
+
+    def _look_later(self) -> None:
+        until = min(self._until(self._backlog[0].since), self._loop.time() + LOOK_S)
+        self._look = self._loop.call_at(until, self._give_up_late)
+
+    def _give_up_late(self) -> None:
+        """Fail the calls that have waited for long enough; the oldest stand first."""
+        self._look, now = None, self._loop.time()
+        while self._backlog:
+            first = self._backlog[0]
+            if not first.receiver.done() and now < self._until(first.since):
+                self._look_later()
+                return
             self._backlog.popleft()
+            fail_reply(first.receiver, self._unsent())
+
+    def _unsent(self) -> NotSent:
+        told = self._way.away or self.why
+        kind = NoMajority if self._way.alone else NotSent
+        return kind(f"{self._way.place} is away; nothing was sent{f': {told}' if told else ''}")
 
     def _send(self, packed: bytes, receiver: ReplySink, replies: int = 1) -> None:
         if not self._waiting:
@@ -327,7 +363,7 @@ class StoreConnection(asyncio.Protocol):
 
     def _fail_backlog(self, why: str) -> None:
         while self._backlog:
-            fail_reply(self._backlog.popleft()[1], NotSent(f"nothing was sent: {why}"))
+            fail_reply(self._backlog.popleft().receiver, NotSent(f"nothing was sent: {why}"))
 
     async def _keep(self) -> None:
         """Connect, watch and connect again, until stopped."""
@@ -389,9 +425,8 @@ class StoreConnection(asyncio.Protocol):
             self._begun(transport)
         else:
             first.add_done_callback(lambda _: self._begun(transport))
-        self._unsent.clear()
         while self._backlog:
-            packed, receiver, replies = self._backlog.popleft()
+            packed, receiver, replies, _ = self._backlog.popleft()
             if not receiver.done():
                 self._send(packed, receiver, replies)
 
@@ -408,18 +443,20 @@ class StoreConnection(asyncio.Protocol):
         """
         while not self._lost.is_set():
             try:
-                limit_s = shared_turn(self._clock, STALL_S / 4) - self._clock.monotonic()
+                turn_s = STALL_S / (10 if self._waiting else 4)
+                limit_s = shared_turn(self._clock, turn_s) - self._clock.monotonic()
                 async with asyncio.timeout(limit_s):
                     await self._lost.wait()
             except TimeoutError:
                 silent_s = self._loop.time() - self._answered_at
-                if self._waiting and silent_s > STALL_S:
+                owed_s = min(STALL_S, self._limit_s) if self._way.alone else STALL_S
+                if self._waiting and silent_s > owed_s:
                     log.warning(
                         "the %s owes an answer for %g s; cutting the connection",
                         self._way.called,
-                        STALL_S,
+                        owed_s,
                     )
-                    self._cut = f"it owed an answer for {STALL_S:g} s"
+                    self._cut = f"it owed an answer for {owed_s:g} s"
                     transport.abort()
                 elif not self._waiting and silent_s > STALL_S / 2 and not self._lost.is_set():
                     # One that only listens would never learn that its peer has gone without a word.

@@ -27,6 +27,8 @@ class PrimaryFinder(Protocol):
     """
     Why no server can take the writes before somebody acts, for people; empty: one may at any time.
     """
+    alone: bool
+    """Whether that is because no majority of the nodes is in reach."""
 
     def follow(self, moved: Callable[[str], None], /) -> None:
         """
@@ -80,6 +82,11 @@ class Endpoint:
         Say why no server can take the writes before an operator acts; empty: one may at any time.
         """
         return "" if self.finder is None else self.finder.fault
+
+    @property
+    def alone(self) -> bool:
+        """Tell whether that is because no majority of the nodes is in reach."""
+        return self.finder is not None and self.finder.alone
 
     @property
     def away(self) -> str:

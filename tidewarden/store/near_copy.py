@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -43,11 +44,20 @@ class NearCopy:
     """
     Runs scripts that only read in the node's own store, whatever role that has now.
 
-    ``url``: of its Unix socket and the user who reads. ``name``: of the connection. Built in the
-    event loop that uses it.
+    ``url``: of its Unix socket and the user who reads. ``name``: of the connection. ``alone`` tells
+    whether no majority of the nodes is in reach, as far as is known. Built in the event loop that
+    uses it.
     """
 
-    def __init__(self, url: str, name: str, scripts: Scripts, clock: Clock) -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        scripts: Scripts,
+        clock: Clock,
+        alone: Callable[[], bool] = bool,
+    ) -> None:
+        self.alone = alone
         self._scripts = scripts
         self._link = StoreConnection(url, name, clock, called="store of this node", patient=False)
 
@@ -151,6 +161,12 @@ class CopyAge:
             self._look = asyncio.create_task(self._compare(), name="age of the near copy")
             self._look.add_done_callback(self._compared)
         return fresh
+
+    def known_ms(self) -> int:
+        """Return how long ago, at most, the copy lacked nothing; -1: that is not known."""
+        if self._connection != self._copy.connections or not math.isfinite(self._whole_at):
+            return -1
+        return math.ceil((self._clock.monotonic() - self._whole_at) * 1000)
 
     def start(self) -> None:
         """

@@ -107,7 +107,7 @@ class ProbingFinder:
     name = "the cluster"
 
     def __init__(self, url: str, cluster: str, name: str, clock: Clock) -> None:
-        self.fault = ""
+        self.fault, self.alone = "", False
         """As a node's first process says; elsewhere another store may take over at any time."""
         self._url = StoresUrl(url)
         self._cluster = cluster

@@ -44,6 +44,17 @@ class NotSent(StoreDown):
     """There was no connection to send it by, for too long: nothing has happened."""
 
 
+class NoMajority(NotSent):
+    """
+    Likewise because no majority of the nodes was in reach.
+
+    Inside it is a store that is away; callers are told what it means: no quorum.
+    """
+
+    code = NoQuorum.code
+    http_status = NoQuorum.http_status
+
+
 class NotRun(StoreRefused):
     """
     The server refused the call before its first line.

@@ -134,7 +134,8 @@ class Sentinels:
     """
 
     fault = ""
-    """Nothing is known of that: another server may take over at any time."""
+    alone = False
+    """Nothing is known of these: another server may take over at any time."""
 
     def __init__(self, url: str, name: str, clock: Clock) -> None:
         self.service = Service(url)

@@ -227,14 +227,14 @@ async def _put_together(
     await custody.start()
     closing.push_async_callback(custody.stop)
     closing.push_async_callback(outside.outbox.stop)
-    listing = Listing(accounts, directory.queues, directory.known)
+    near = _near(ground.queues)
+    listing = Listing(accounts, directory.queues, directory.known, near)
     figures = Figures(directory.providers, listing.stats, clock)
     closing.push_async_callback(figures.stop)
     notifier = OutcomeNotifier(
         ground.counts, ground.cache, ground.settled, outside.lifecycle, outside.revoker
     )
-    alone: dict[str, OfflineClient] = {}
-    under_way = UnderWay()
+    alone, under_way = dict[str, OfflineClient](), UnderWay()
     shared = _shared_limits(ground, outside)
     make = functools.partial(_client, ground, shared, notifier, under_way)
     clients = ProviderClients(make, directory, ground.endpoint, alone, ground.whole)
@@ -250,7 +250,7 @@ async def _put_together(
         offline,
         connected,
         forced_ms,
-        _near(ground.queues),
+        near,
     )
     closing.callback(reader.stop)
     replay = JournalReplay(
@@ -311,7 +311,7 @@ def _changing(
 def _near(queues: Queues) -> NearAccounts | None:
     if queues.near is None:
         return None
-    return NearAccounts(AccountStore(queues.near.run, queues.catalog), queues.near.age.within)
+    return NearAccounts(AccountStore(queues.near.run, queues.catalog), queues.near)
 
 
 def _other_jobs(ground: _Ground, outside: _Outside) -> Sequence[Job]:

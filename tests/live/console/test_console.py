@@ -103,6 +103,17 @@ async def test_a_console_of_which_a_part_did_not_come_is_loaded_again(
         await guest.page.get_by_label("Secret").wait_for()
 
 
+async def test_plots_whose_library_did_not_come_are_drawn_with_the_next_figures(
+    made: Cluster, browser: Any
+) -> None:
+    async with visit(browser, url_of(made)) as guest:
+        await guest.page.route("**/vendor/uPlot*", lambda route: route.abort(), times=1)
+        await guest.log_in("admin", made.secret)
+        await guest.is_in()
+        await guest.page.locator(".uplot").first.wait_for()
+        assert guest.complaints == []
+
+
 async def test_each_page_shows_what_there_is(admin: Visit) -> None:
     for where, expected in PAGES.items():
         await admin.go(where)
@@ -124,12 +135,11 @@ async def test_buried_tasks_are_kicked_moved_and_deleted(made: Cluster, admin: V
     page = admin.page
     await admin.go("queues/mails.out?state=buried")
     # a row's history is a table, too
-    rows = page.locator("tr", has=page.get_by_role("button", name="Kick")).filter(
-        has_text="550 no such mailbox"
-    )
+    kick = page.get_by_role("button", name="Kick", exact=True)
+    rows = page.locator("tr", has=kick).filter(has_text="550 no such mailbox")
     await rows.first.wait_for()
     assert await rows.count() == 5
-    await rows.first.get_by_role("button", name="Kick").click()
+    await rows.first.get_by_role("button", name="Kick", exact=True).click()
     await admin.sees("is ready.")
     await _until_count(rows, 4)
     await rows.first.get_by_role("button", name="Delete …").click()
@@ -141,8 +151,10 @@ async def test_buried_tasks_are_kicked_moved_and_deleted(made: Cluster, admin: V
     await page.get_by_label("At most how many").fill("1")
     await page.get_by_role("dialog").get_by_role("button", name="Move").click()
     await admin.sees("Moved to mails.again: 1.")
-    await page.get_by_role("button", name="Kick buried …").click()
-    await page.get_by_label("Only those whose reason begins with").fill("550")
+    why = page.locator("section", has=page.get_by_role("heading", name="Why tasks are buried"))
+    await why.locator("tr").filter(has_text="550 no").get_by_role("button", name="Kick …").click()
+    begins = page.get_by_label("Only those whose reason begins with")
+    assert await begins.input_value() == "550 no such mailbox"
     await page.get_by_role("dialog").get_by_role("button", name="Kick").click()
     await _until_count(rows, 0)
     bearer = {"Authorization": f"Bearer admin:{made.secret}"}

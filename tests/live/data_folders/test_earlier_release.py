@@ -1,9 +1,9 @@
 """
 Today's nodes serve a data folder that an earlier release wrote: store, journals, keys, settings.
 
-``data_of_0_1.tar.xz`` was made by ``support/data_folders/make.py``, whose cluster was killed by
-SIGKILL with work under way. Here it is unpacked, ``tidewarden up`` serves it on other ports, and
-everything is compared with what the earlier release answered before it died.
+The cluster that wrote ``data_of_0_1.tar.xz`` was killed by SIGKILL with work under way. Here it is
+unpacked, ``tidewarden up`` serves it on other ports, and everything is compared with what the
+earlier release answered before it died.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import redis
 from support.cluster.processes import START_S, spawn, until
-from support.data_folders.make import (
+from support.data_folders.earlier_release import (
     FAR_MS,
     MANY,
     READER_SECRET,
@@ -308,7 +308,7 @@ def test_tokens_open_and_are_as_they_were(served: Served) -> None:
     for name in well:
         if before[name]["expires_at_ms"] <= served.now_ms + 60_000:
             # it was due, and has its turn
-            assert served.provider.count(before[name]["refresh_token"]) == 1, name
+            assert served.provider.seen.count(before[name]["refresh_token"]) == 1, name
             continue
         assert now[name] == before[name], name
         token, kind, expires_at_ms, generation, state, *_ = served.node.ask("T.GET", name)
@@ -330,14 +330,14 @@ def test_the_dead_stay_dead_and_the_others_are_refreshed(served: Served) -> None
     """Who is in trouble or due is asked for, once, with the token that lay sealed in the store."""
     for name in ("shop/dead", "shop/refused", "shop/untold"):
         assert served.account(name)["state"] == "dead"
-        assert served.provider.count(first_token(name)) == 0
+        assert served.provider.seen.count(first_token(name)) == 0
     for name in IN_TROUBLE:
         served.node.ask("T.REFRESH", name, "GENERATION", 1)  # its next try may be some while ahead
     for name in (*IN_TROUBLE, "shop/due", *UNDER_WAY):
         until(
             lambda name=name: served.account(name)["state"] == "fresh", what=f"{name} is refreshed"
         )
-        assert served.provider.count(first_token(name)) == 1, name
+        assert served.provider.seen.count(first_token(name)) == 1, name
         assert served.node.ask("T.GET", name)[0] == f"access-{following(name)}"
 
 
@@ -351,7 +351,7 @@ def test_an_answer_in_the_journal_is_stored_and_not_asked_for_again(served: Serv
         lambda: served.account("shop/journaled")["state"] == "fresh",
         what="the journal's answer is stored",
     )
-    assert served.provider.count("shop.journaled.0") == 0
+    assert served.provider.seen.count("shop.journaled.0") == 0
     row = exported(served.node)["shop/journaled"]
     assert (row["refresh_token"], row["access_token"]) == (
         "shop.journaled.1",
@@ -378,7 +378,7 @@ def test_events_go_on_from_where_they_were(served: Served) -> None:
     assert events_of(served.node)[: len(before)] == before
     owed = {event["id"] for event in (*before, *untold) if event["type"].startswith("account.")}
     until(
-        lambda: owed <= {hook_id for hook_id, _ in served.provider.hooks},
+        lambda: owed <= set(served.provider.hooks),
         what="the webhook hears of them",
     )
 

@@ -52,6 +52,7 @@ ASKED: tuple[tuple[str, str, Any], ...] = (
     ("GET", "/v1/schedules/hourly", None),
     ("POST", "/v1/schedules/hourly/pause", None),
     ("POST", "/v1/schedules/hourly/resume", None),
+    ("POST", "/v1/schedules/hourly/run", None),
     ("DELETE", "/v1/schedules/hourly", None),
 )
 """One request of each kind to the nouns of ``TAGS``, in an order in which each goes well."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tidewarden.queue import Queues
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store import StoreConnection
 from tidewarden.store.near_copy import CopyAge, NearCopy
+from tidewarden.store.reply_errors import NoMajority
 from tidewarden.tokens.system_queues import system_queues
 
 AGES_MS = 600_000
@@ -46,7 +47,9 @@ class Seat:
 
 
 @contextlib.asynccontextmanager
-async def seat(pair: NearPair, *, library: bool = True) -> AsyncIterator[Seat]:
+async def seat(
+    pair: NearPair, *, library: bool = True, alone: Callable[[], bool] = bool
+) -> AsyncIterator[Seat]:
     config = load(None, {}, {"cluster.name": CLUSTER})
     scripts, clock = queue_scripts(library=library), SystemClock()
     link = StoreConnection(pair.store.url, "n0-data", clock)
@@ -54,6 +57,7 @@ async def seat(pair: NearPair, *, library: bool = True) -> AsyncIterator[Seat]:
     await scripts.use_library(link, library)
     await link.call("SET", f"{{{CLUSTER}}}:view", 1)
     near = pair.near(scripts)
+    near.alone = alone
     try:
         async with near.connected():
             queues = Queues(
@@ -219,3 +223,106 @@ async def test_without_a_copy_the_primary_answers(pair: NearPair) -> None:
         assert queues.near is not None
         with pytest.raises(StoreDown, match="the queue other is not known here"):
             await queues.near.run("queue.stats", "other", 0, ())
+
+
+def unconfirmed(*_: object) -> Any:
+    """A write of which nobody says that it lasts."""
+    raise NoQuorum("too few have it")
+
+
+@pytest.mark.parametrize("is_primary", [True, False])
+async def test_where_no_majority_is_in_reach_the_copy_answers_and_says_so(
+    pair: NearPair, monkeypatch: pytest.MonkeyPatch, is_primary: bool
+) -> None:
+    """Though its store be the primary, which nobody confirms: another may have been elected."""
+    async with seat(pair, alone=lambda: True) as node:
+        queues, admin = node.queues, node.queues.admin
+        await queues.put("q", TaskSpec(b"x", id="t"))
+        await asyncio.to_thread(pair.caught_up)
+        await eventually(lambda: node.age.within(AGES_MS))
+        assert "stale_ms" not in await admin.stats("q", marks=True), "a primary that is confirmed"
+        if is_primary:
+            monkeypatch.setattr(queues.catalog.durability, "firm", unconfirmed)
+        else:
+            await asyncio.to_thread(pair.kill_primary)
+            await eventually(lambda: not node.link.up)
+        stats = await admin.stats("q", by_shard=True, marks=True)
+        assert (stats["ready"], stats["by_shard"][0]["total"], stats["stale_ms"] >= 0) == (1, 1, 1)
+        assert (await admin.stats("q", max_stale_ms=AGES_MS, marks=True))["stale_ms"] < AGES_MS
+        assert (await admin.peek("q", "t", marks=True))["stale_ms"] >= 0
+        page, after = await admin.page("q", "ready", marks=True)
+        assert ([(one["id"], one["stale_ms"] >= 0) for one in page], after) == ([("t", True)], "")
+        assert await admin.names() == ["q"]
+        assert (await admin.settings("q", marks=True))["shards"] == 1
+        queues.catalog.shards.clear()  # one that this node has not met
+        queues.catalog.settings.clear()
+        assert (await admin.stats("q", marks=True))["ready"] == 1
+
+
+@pytest.mark.parametrize("is_primary", [True, False])
+async def test_where_no_majority_is_in_reach_what_has_no_mark_is_refused(
+    pair: NearPair, monkeypatch: pytest.MonkeyPatch, is_primary: bool
+) -> None:
+    """Who holds a lock, what is not there, and what has to be newer than the copy may be."""
+    async with seat(pair, alone=lambda: True) as node:
+        queues, admin = node.queues, node.queues.admin
+        await queues.put("q", TaskSpec(b"x", id="t"))
+        session = queues.open_session()
+        assert await queues.locks.acquire(session, "job", 60_000)
+        await asyncio.to_thread(pair.caught_up)
+        if is_primary:
+            monkeypatch.setattr(queues.catalog.durability, "firm", unconfirmed)
+        else:
+            await asyncio.to_thread(pair.kill_primary)
+            await eventually(lambda: not node.link.up)
+        for refused in (
+            admin.stats("q"),
+            admin.peek("q", "t"),
+            admin.page("q", "ready"),
+            admin.settings("q"),
+            queues.locks.peek("job"),
+            queues.locks.page(),
+            admin.peek("q", "another", marks=True),
+            admin.page("q", "buried", marks=True),
+            admin.stats("another", marks=True),
+            admin.stats("q", max_stale_ms=1, marks=True),
+        ):
+            with pytest.raises(NoQuorum, match="no majority of the nodes is in reach, and"):
+                await refused
+
+
+async def test_a_copy_of_which_no_age_is_known_says_that(pair: NearPair) -> None:
+    async with seat(pair, alone=lambda: True) as node:
+        await node.queues.put("q", TaskSpec(b"x", id="t"))
+        await asyncio.to_thread(pair.caught_up)
+        await eventually(lambda: node.age.within(AGES_MS))
+        assert node.age.known_ms() >= 0
+        await asyncio.to_thread(pair.restart_copy)
+        await eventually(lambda: node.near.up and node.near.connections > 1)
+        await asyncio.to_thread(pair.kill_primary)
+        await eventually(lambda: not node.link.up)
+        stats = await node.queues.admin.stats("q", marks=True)
+        assert (stats["ready"], stats["stale_ms"]) == (1, -1)
+        with pytest.raises(NoQuorum, match="may be older than 600000 ms"):
+            await node.queues.admin.stats("q", max_stale_ms=AGES_MS, marks=True)
+
+
+async def test_a_read_that_waits_goes_to_the_copy_once_no_majority_is_known_to_be_there(
+    pair: NearPair,
+) -> None:
+    known = False
+    async with seat(pair, alone=lambda: known) as node:
+        near = node.queues.near
+        assert near is not None
+
+        async def read(mark: dict[str, int] | None) -> dict[str, int]:
+            nonlocal known
+            if mark is None:
+                known = True
+                raise NoMajority("nothing was sent")
+            return mark
+
+        assert "stale_ms" in await near.answered(read, marks=True)
+        known = False
+        with pytest.raises(NoMajority):
+            await near.answered(read, marks=False)

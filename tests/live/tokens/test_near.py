@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from support.tokens import harness
 from support.tokens.harness import eventually
 
 from tidewarden.config.load import Tokens
-from tidewarden.errors import NotFound, StoreDown
+from tidewarden.errors import NoQuorum, NotFound, StoreDown
+from tidewarden.store import Scripts
 from tidewarden.store import connection as store_link
+from tidewarden.store.near_copy import NearCopy
 
 AGE_MS = 600_000
 
@@ -31,11 +33,22 @@ def pair(tmp_path: Path) -> Iterator[NearPair]:
 
 @contextlib.asynccontextmanager
 async def node(
-    pair: NearPair, folder: Path, url: str, sections: Any = None, **settings: Any
+    pair: NearPair,
+    folder: Path,
+    url: str,
+    sections: Any = None,
+    alone: Callable[[], bool] = bool,
+    **settings: Any,
 ) -> AsyncIterator[harness.Side]:
     chosen = harness.provider(url, timeout_s=20.0, **settings)
+
+    def near(scripts: Scripts) -> NearCopy:
+        copy = pair.near(scripts)
+        copy.alone = alone
+        return copy
+
     async with harness.node(
-        pair.store, folder, chosen, go=False, sections=sections, near=pair.near
+        pair.store, folder, chosen, go=False, sections=sections, near=near
     ) as side:
         say_connected(reader_of(side.tokens), lambda: side.link.up)
         yield side
@@ -145,6 +158,46 @@ async def test_a_reader_who_allows_an_old_token_gets_it_near(
         assert (await side.tokens.get("p/c", max_stale_ms=AGE_MS)).access_token == "secret-c"
         with pytest.raises(NotFound):
             await side.tokens.get("p/none", max_stale_ms=AGE_MS)
+
+
+def unconfirmed(*_: object) -> Any:
+    """A write of which nobody says that it lasts."""
+    raise NoQuorum("too few have it")
+
+
+@pytest.mark.parametrize("is_primary", [True, False])
+async def test_where_no_majority_is_in_reach_nothing_is_served_as_if_it_were_current(
+    pair: NearPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_primary: bool
+) -> None:
+    """Though its own store be the primary: another may have been elected, and have a newer pair."""
+    known = False
+    async with node(pair, tmp_path, "http://127.0.0.1:9/", alone=lambda: known) as side:
+        await put(side, "a", "b")
+        pair.caught_up()
+        known = True
+        assert (await side.tokens.get("p/a")).state == "fresh", "a primary that is confirmed"
+        assert "stale_ms" not in (await side.tokens.stats())["p"] | await side.tokens.peek("p/a")
+        if is_primary:
+            monkeypatch.setattr(side.queues.catalog.durability, "firm", unconfirmed)
+        else:
+            pair.kill_primary()
+            await eventually(lambda: not side.link.up)
+        for name in ("a", "b"):
+            token = await side.tokens.get(f"p/{name}")
+            assert (token.access_token, token.state) == (f"secret-{name}", "stale")
+        stats = (await side.tokens.stats())["p"]
+        assert (stats["total"], "stale_ms" in stats) == (2, True)
+        account = await side.tokens.peek("p/a")
+        assert (account["state"], account["generation"], "stale_ms" in account) == (
+            "fresh",
+            1,
+            True,
+        )
+        with pytest.raises(NoQuorum, match="this node's copy has no p/none"):
+            await side.tokens.peek("p/none")
+        for refused in (side.tokens.get("p/none"), side.tokens.get("p/a", newer=1)):
+            with pytest.raises(NoQuorum, match=r"in reach; no living token of p/.* is known here"):
+                await refused
 
 
 async def test_a_node_without_a_copy_accepts_the_option(valkey: Any, tmp_path: Path) -> None:

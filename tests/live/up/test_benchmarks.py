@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[3]
         pytest.param("refresh --seconds 4", marks=pytest.mark.soak),
         pytest.param("fleet --accounts 3000 --beside 1000 --seconds 2", marks=pytest.mark.soak),
         pytest.param("disconnect --rounds 10", marks=pytest.mark.soak),
+        pytest.param("disconnect --rounds 10 --replicated", marks=pytest.mark.soak),
         pytest.param("failover --kills 1 --nodes 1 --stores 1 --faults 0", marks=pytest.mark.soak),
         pytest.param(
             "failover --kills 0 --nodes 0 --stores 0 --faults 1 --only switchover",

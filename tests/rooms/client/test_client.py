@@ -15,6 +15,7 @@ from support.inspect import idle_of
 
 from tidewarden.client import AsyncClient
 from tidewarden.errors import BadArg, Error, NotFound
+from tidewarden.scheduler.trigger import Spec
 
 NODES = 2
 
@@ -140,3 +141,34 @@ async def test_many_tokens_are_read_together(node: Any) -> None:
             assert not isinstance(token, Error)
             assert (token.access_token, token.state) == ("at-1", "fresh")
         assert here.doors[0].tokens.calls == [("get_many", ["p/a", "p/nobody"], 5, 7)]
+
+
+async def test_schedules(here: Site, client: AsyncClient) -> None:
+    schedules, calls = client.schedules, here.doors[0].schedules.calls
+    cron = {"cron": "0 3 * * *", "zone": "Europe/Berlin", "catchup": "none"}
+    for trigger in (cron, {"every_ms": 3_600_000}, {"at_ms": 2**41}):
+        calls.clear()
+        next_ms = await schedules.put(
+            "nightly", "reports", "run", within_ms=5, priority=7, **trigger
+        )
+        assert next_ms == 2**41
+        ((_, name, spec, queue, task),) = calls
+        assert (name, queue, task.payload) == ("nightly", "reports", b"run")
+        assert (task.within_ms, task.priority) == (5, 7)
+        assert (
+            spec
+            == {
+                "cron": lambda: Spec.cron("0 3 * * *", "Europe/Berlin", "none"),
+                "every_ms": lambda: Spec.every(3_600_000),
+                "at_ms": lambda: Spec.at(2**41),
+            }[next(iter(trigger))]()
+        )
+    assert await schedules.list() == [{"name": "nightly", "next_ms": 5}]
+    assert await schedules.run("nightly") == "nightly:run:1"
+    await schedules.pause("nightly")
+    assert await schedules.resume("nightly") == 7
+    assert await schedules.delete("nightly")
+    assert not await schedules.delete("other")
+    for wrong in ({}, {"cron": "0 3 * * *", "every_ms": 5}):
+        with pytest.raises(BadArg, match="one of cron, every_ms and at_ms"):
+            await schedules.put("nightly", "reports", "run", **wrong)

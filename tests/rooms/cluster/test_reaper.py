@@ -97,6 +97,23 @@ async def test_a_queue_whose_settings_nobody_can_read_keeps_no_dead_nodes_leases
     assert await leased(scene) == 0
 
 
+async def test_a_queue_that_is_dropped_meanwhile_keeps_no_dead_nodes_leases(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.link.call("HSET", "{tw}:nodes", "n1", "5 1")
+    await scene.queues.put("gone", TaskSpec())
+    await scene.queues.dropped.drop("gone", force=True)
+
+    async def names() -> list[str]:
+        return ["gone", "q", "wide"]
+
+    monkeypatch.setattr(scene.queues.catalog, "names", names)
+    scene.nodes.seen = [NodeRecord("n1", 5, DEAD_MS)]
+    scene.start()
+    await rounds(scene, lambda: not scene.nodes.seen)
+    assert await leased(scene) == 0
+
+
 async def test_one_that_raft_still_hears_is_spared(scene: Scene) -> None:
     scene.heard_s = 0.2
     scene.nodes.seen = [NodeRecord("n1", 5, 10 * DEAD_MS)]

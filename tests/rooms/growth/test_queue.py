@@ -62,7 +62,7 @@ async def test_sessions_that_are_asked_for_while_the_store_is_away(
 
 async def test_topics_count_as_queues_do(node: Any) -> None:
     queues = (await node("n0")).queues
-    queues.topics = Topics(queues.catalog, 20)
+    queues.topics = Topics(queues.catalog, 20, queues.admin.configure)
     for n in range(10):
         await queues.topics.link(f"topic{n}", "q")
     await queues.topics.link("topic9", "another")
@@ -145,3 +145,23 @@ async def test_takes_of_one_shard_whose_answers_are_lost(node: Any) -> None:
     assert len(looks) == 1
     looks[0].cancel()
     await asyncio.gather(*looks, return_exceptions=True)
+
+
+async def test_queues_that_come_and_end(node: Any, eventually: Any) -> None:
+    """One for each instance of a program, on the node that ends them and on another."""
+    nodes = [(await node(name)).queues for name in ("n0", "n1")]
+    kept: list[int] = []
+    for n in range(60):
+        queue = f"news.{n}"
+        await nodes[0].topics.link("news", queue, {"expire_ms": 60_000, "capacity": 9})
+        await nodes[0].admin.configure(queue, {"shards": 2})
+        for one in nodes:
+            session = one.open_session()
+            await one.put("news", TaskSpec())
+            assert len(await one.take(session, [queue], wait_ms=60_000)) == 1
+            await one.close_session(session)
+        await nodes[0].dropped.drop(queue, force=True)
+        await eventually(lambda queue=queue: queue not in nodes[1].catalog.shards)
+        if n in (19, 59):
+            kept.append(sum(map(entries, nodes)))
+    assert kept[1] <= kept[0] + 5, [by_container(one) for one in nodes]

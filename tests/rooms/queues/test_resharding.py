@@ -12,10 +12,12 @@ import msgspec
 import pytest
 from support.inspect import settings_of
 
-from tidewarden.errors import BadArg, Error, Stale
+from tidewarden.errors import BadArg, Error, NotFound, Stale
 from tidewarden.queue import TaskSpec
+from tidewarden.queue.catalog import KnownShards
+from tidewarden.queue.partitioning import shard_of
 from tidewarden.queue.settings import QueueSettings
-from tidewarden.queue.shards.resharding import Resharded, resharded_error
+from tidewarden.queue.shards.resharding import Resharded, repeat, resharded_error
 
 
 def test_the_scripts_word_is_understood() -> None:
@@ -25,6 +27,17 @@ def test_the_scripts_word_is_understood() -> None:
     assert found.code == "STALE"
     for other in (Error("x RECUT 7"), Stale("RECUT 7 y")):
         assert resharded_error("q", other) is other
+
+
+async def test_a_queue_that_is_dropped_as_its_cut_was_read_answers() -> None:
+    loop = asyncio.get_running_loop()
+    receivers = [loop.create_future() for _ in range(2)]
+    places: asyncio.Future[Any] = loop.create_future()
+    repeat(places, Stale("cut"), receivers, "queue.put", ("a", "", b"x", "b", "", b"y"))
+    places.set_result(KnownShards().__getitem__)
+    for receiver in receivers:
+        with pytest.raises(NotFound, match="was dropped"):
+            await asyncio.wait_for(receiver, 10)
 
 
 async def deaf_pair(node: Any, shards: int = 2) -> tuple[Any, Any]:
@@ -237,3 +250,23 @@ async def test_nothing_is_lost_while_a_busy_queue_is_cut_again_and_again(node: A
     assert done == set(names)
     assert cuts > 3
     assert await n0.link.call("KEYS", "{tw:q:*}:tasks") == [], "no task lies where nobody looks"
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1)])
+async def test_no_lease_of_the_former_shards_is_given_again(
+    node: Any, before: int, after: int
+) -> None:
+    """An id lies in another shard now, which has given out fewer numbers."""
+    queues = (await node(views=True)).queues
+    await queues.admin.configure("q", {"shards": before})
+    task_id = next(
+        name for name in map(str, range(99)) if shard_of(name, before) != shard_of(name, after)
+    )
+    await queues.put("q", TaskSpec(id=task_id))
+    (old,) = await queues.take(queues.open_session(), ["q"])
+    await queues.admin.delete("q", task_id, force=True)
+    await queues.admin.configure("q", {"shards": after})
+    await queues.put("q", TaskSpec(id=task_id))
+    (new,) = await queues.take(queues.open_session(), ["q"])
+    assert new.lease > old.lease
+    assert await queues.ack(queues.open_session(), "q", [(task_id, old.lease)]) == [0]

@@ -219,3 +219,15 @@ async def test_a_queue_that_was_cut_anew_holds_nothing_of_it(n0: Any) -> None:
     await n0.queues.admin.configure("wide", {"shards": 1})
     await n0.queues.close_session(session)
     assert n0.queues.session_expiry.ended == 1
+
+
+async def test_a_session_that_holds_a_task_of_a_dropped_queue(node: Any, n0: Any) -> None:
+    n1 = await node("n1")
+    session, _ = await holding(n1.queues, "a")
+    await n1.queues.put("r", TaskSpec(id="b"))
+    assert len(await n1.queues.take(session, ["r"])) == 1
+    await n1.queues.dropped.drop("q", force=True)
+    assert await n0.queues.session_expiry.bury(1, "n1", 1) == 1
+    assert await n0.queues.session_expiry.end_due() == 1
+    assert (await n0.queues.admin.stats("r"))["ready"] == 1
+    assert "q" not in await n0.queues.catalog.names()

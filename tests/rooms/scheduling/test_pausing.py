@@ -124,3 +124,20 @@ async def test_it_is_found_wherever_it_lies(schedules: Schedules, raw: Any) -> N
     for verb in (schedules.pause, schedules.resume):
         with pytest.raises(NotFound, match="there is no schedule 'other'"):
             await verb("other")
+
+
+async def test_its_task_is_put_at_once_and_its_ticks_stay(
+    schedules: Schedules, queues: HookedQueues
+) -> None:
+    task = TaskSpec(b"now", within_ms=60_000, priority=7, attempts=3)
+    tick_ms = await schedules.put("tick", Spec.every(10_000_000), "jobs", task)
+    await schedules.pause("tick")
+    ids = [await schedules.run("tick") for _ in range(2)]
+    assert len(set(ids)) == 2
+    assert all(one.startswith("tick:run:") for one in ids)
+    found = await queues.admin.peek("jobs", ids[0])
+    assert (found["payload"], found["priority"], found["attempts_max"]) == (b"now", 7, 3)
+    assert found["deadline_ms"] - found["due_ms"] == 60_000
+    assert await states(schedules) == {"tick": ("paused", tick_ms)}
+    with pytest.raises(NotFound, match="there is no schedule 'none'"):
+        await schedules.run("none")

@@ -16,7 +16,7 @@ from support.queues.schedules_harness import (
     tasks,
 )
 
-from tidewarden.errors import BadArg, Exists, Full, TooBig
+from tidewarden.errors import BadArg, Exists, Full, NotFound, TooBig
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler import schedules as module
 from tidewarden.scheduler.schedules import Schedules
@@ -246,3 +246,31 @@ async def test_a_schedule_that_is_over_counts_no_more(queues: HookedQueues, raw:
     assert raw.hgetall(makers) == {b"eve": b"1"}
     await schedules.fire_due("jobs", 0, tick_ms, 1, LEADER)
     assert raw.hgetall(makers) == {}
+
+
+async def claimed_in_a_dropped_queue(schedules: Schedules, queues: HookedQueues) -> None:
+    """A name is claimed for a queue that is dropped before the schedule's row is there."""
+    queues.hooks["scheduler.put"] = lambda: queues.dropped.drop("jobs", force=True)
+    with pytest.raises(NotFound, match="the queue jobs was dropped"):
+        await put_every(schedules, "tick")
+
+
+async def test_a_name_that_was_claimed_for_a_dropped_queue_is_free(
+    schedules: Schedules, queues: HookedQueues
+) -> None:
+    await claimed_in_a_dropped_queue(schedules, queues)
+    for work in (schedules.pause, schedules.resume, schedules.run):
+        with pytest.raises(NotFound, match="no schedule 'tick'"):
+            await work("tick")
+    await schedules.put("tick", Spec.every(1_000, "one"), "wide", TaskSpec(b"x"))
+    assert [row["queue"] for row in await schedules.list()] == ["wide"]
+    assert await schedules.delete("tick")
+
+
+async def test_a_name_that_was_claimed_for_a_dropped_queue_is_forgotten(
+    schedules: Schedules, queues: HookedQueues, raw: Any
+) -> None:
+    await claimed_in_a_dropped_queue(schedules, queues)
+    assert raw.hlen(f"{prefix('_schedules')}:names") == 1
+    assert not await schedules.delete("tick")
+    assert not raw.exists(f"{prefix('_schedules')}:names")

@@ -123,3 +123,19 @@ async def test_idle_costs_nothing(leader: Any, node: Any, eventually: Any) -> No
     await eventually(lambda: loop.time() > end)
     assert (leader.link.calls, leader.sweep.rounds) == (calls, rounds)
     assert module.MOVED_MAX == 500
+
+
+async def test_a_queue_that_is_dropped_while_all_are_looked_at_stops_no_sweep(
+    leader: Any, node: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await leader.queues.put("gone", TaskSpec())
+    await leader.queues.dropped.drop("gone", force=True)
+
+    async def names() -> list[str]:
+        return ["gone", "q"]
+
+    monkeypatch.setattr(leader.queues.catalog, "names", names)
+    await leader.sweep.expect_all()
+    await leader.queues.put("q", TaskSpec(delay_ms=20))
+    await eventually(lambda: leader.sweep.moved == 1)
+    assert not leader.task.done()

@@ -43,6 +43,12 @@ async def test_buried_tasks_are_seen_kicked_and_moved(door: HttpDoor) -> None:
     }
     for wrong in {}, {"count": 1, "all": True}, {"id": "a", "count": 1}, {"all": False}:
         assert (await door.call("POST", f"{Q}/buried/kick", wrong))[0] == 400, wrong
+    found = await door.good("GET", f"{Q}/buried/reasons")
+    assert [(one["reason"][:4], one["tasks"]) for one in found["reasons"]] == [
+        ("spam", 2), ("üüüü", 1),
+    ]  # fmt: skip
+    assert (found["tasks"], found["others"], found["more"]) == (3, 0, False)
+    assert found["reasons"][0]["example"] == "c"
     moved = {"all": True, "to": "spam/2", "reason_prefix": "sp"}
     assert await door.good("POST", f"{Q}/buried/move", moved) == {"moved": 2}
     found = await door.good("GET", "/v1/queues/spam%2F2/tasks")
@@ -70,7 +76,9 @@ async def test_topics_are_linked(door: HttpDoor) -> None:
     path = "/v1/topics/news/queues/"
     assert await door.good("PUT", path + "mail") == {"linked": True}
     assert await door.good("PUT", path + "mail") == {"linked": False}
-    await door.good("PUT", path + "audit%2F1")
+    await door.good("PUT", path + "audit%2F1", {"expire_ms": 60_000, "capacity": 5})
+    found = (await door.good("GET", "/v1/queues/audit%2F1"))["settings"]
+    assert (found["expire_ms"], found["capacity"]) == (60_000, 5)
     topic = {"topic": "news", "queues": ["audit/1", "mail"]}
     assert await door.good("GET", "/v1/topics") == {"topics": [topic]}
     assert await door.good("GET", "/v1/topics/news") == topic
@@ -79,6 +87,14 @@ async def test_topics_are_linked(door: HttpDoor) -> None:
     status, found = await door.call("GET", "/v1/queues/news")
     assert (status, found["message"]) == (404, "news is a topic, and no queue: see /v1/topics")
     assert await door.good("DELETE", path + "mail") == {"unlinked": True}
+    assert await door.good("DELETE", "/v1/topics/news") == {"unlinked": 1}
+    assert await door.good("GET", "/v1/topics") == {"topics": []}
+    assert (await door.call("DELETE", Q))[0] == 400, "it holds a task"
+    assert await door.good("DELETE", f"{Q}?force=true") == {"dropped": 1}
+    status, found = await door.call("GET", Q)
+    assert (status, found["error"]) == (404, "NOTFOUND")
+    await door.good("PATCH", Q, {"lease_ms": 5})
+    assert (await door.good("GET", f"{Q}/stats"))["total"] == 0
     assert (await door.call("GET", "/v1/topics/none"))[0] == 404
 
 
@@ -150,3 +166,23 @@ async def test_a_lock_that_comes_as_its_asker_goes_is_free(
             while (await door.call("GET", "/v1/locks/a"))[0] != 404:
                 await asyncio.sleep(0.005)
         await eventually(lambda: session.held == {})
+
+
+async def test_a_queue_that_is_dropped_while_all_are_told_is_left_out(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await node()
+    async with http_door(made.queues) as door:
+        await buried(door, "a")
+        await door.good("DELETE", f"{Q}?force=true")
+        await door.good("PUT", "/v1/topics/news/queues/other", {})
+
+        async def names() -> list[str]:
+            return ["mail", "other"]
+
+        monkeypatch.setattr(made.queues.catalog, "names", names)
+        assert [one["queue"] for one in (await door.good("GET", "/v1/queues"))["queues"]] == [
+            "other"
+        ]
+        found = await door.good("POST", "/v1/check", {})
+        assert [one["queue"] for one in found["queues"]] == ["other"]

@@ -19,6 +19,7 @@ from tidewarden.errors import BadArg, Error, Full, NotHeld, Stale, StoreDown
 from tidewarden.store import StoreConnection
 from tidewarden.store import connection as module
 from tidewarden.store.reply_errors import (
+    NoMajority,
     NotRun,
     ReadOnlyServer,
     StoreRefused,
@@ -272,8 +273,45 @@ async def test_what_a_link_was_down_for_counts_as_waited_then(
     link = make("redis+replicated://h", finder=finder)
     link.launch()
     await asyncio.sleep(0.2)
-    finder.note_fault("1 of 3 nodes is heard")
+    finder.note_fault("1 of 3 nodes is heard", alone=False)
     await is_refused_within(link, 0.6)
+
+
+async def test_calls_that_wait_are_no_quorum_once_no_majority_is_in_reach(
+    monkeypatch: pytest.MonkeyPatch, make: MakeLink
+) -> None:
+    """Those that were asked for before that was known, too; they have waited for long enough."""
+    quick(monkeypatch, HOPELESS_S=0.05, LOOK_S=0.01)
+    finder = ReplicatedPrimary("cluster c")
+    link = make("redis+replicated://h", finder=finder, limit_s=0.1)
+    link.launch()
+    waiting = [link.call("PING") for _ in range(3)]
+    await asyncio.sleep(0.2)
+    assert not any(call.done() for call in waiting), "another primary may be there at any time"
+    finder.note_fault("1 of 3 nodes is heard", alone=True)
+    async with asyncio.timeout(module.PATIENCE_S / 2):
+        for call in (*waiting, link.call("PING")):
+            with pytest.raises(
+                NoMajority, match=r"nothing was sent.*1 of 3 nodes is heard"
+            ) as told:
+                await call
+            assert (told.value.code, told.value.http_status) == ("NOQUORUM", 503)
+    assert not backlog_of(link)
+
+
+async def test_a_majority_that_is_back_in_time_is_none_the_wiser(
+    valkey: Any, monkeypatch: pytest.MonkeyPatch, make: MakeLink
+) -> None:
+    quick(monkeypatch, HOPELESS_S=0.05, LOOK_S=0.01)
+    finder = ReplicatedPrimary("cluster c")
+    finder.note_fault("1 of 3 nodes is heard", alone=True)
+    link = make("redis+replicated://h", finder=finder, limit_s=20.0)
+    link.launch()
+    waiting = link.call("PING")
+    await asyncio.sleep(0.1)
+    finder.note_fault("", alone=False)
+    finder.tell(valkey.url, "")
+    assert await waiting == b"PONG"
 
 
 async def test_so_many_calls_may_wait(
@@ -394,6 +432,21 @@ async def test_a_link_that_owes_an_answer_for_too_long_is_cut(
     server.answer = lambda data, writer: None
     with pytest.raises(StoreDown, match="may or may not have happened"):
         await link.call("INCR", "n")
+
+
+async def test_where_no_majority_is_in_reach_it_may_owe_an_answer_for_less_long(
+    valkey: Any, monkeypatch: pytest.MonkeyPatch, make: MakeLink
+) -> None:
+    """No packet comes back from a host that is off, so nobody says that its store is gone."""
+    quick(monkeypatch, STALL_S=4.0)
+    finder = ReplicatedPrimary("cluster c")
+    finder.tell(valkey.url, "")
+    link = make("redis+replicated://h", finder=finder, limit_s=0.1)
+    await link.start()
+    finder.note_fault("1 of 3 nodes is heard", alone=True)
+    async with asyncio.timeout(3.0):
+        with pytest.raises(StoreDown, match=r"owed an answer for 0\.1 s.*may or may not"):
+            await link.call("BLPOP", "nothing", 0)
 
 
 async def test_rubbish_from_the_store_cuts_the_connection(

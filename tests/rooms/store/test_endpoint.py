@@ -19,7 +19,7 @@ class OneServer:
     """Knows one primary."""
 
     name = "the test"
-    fault = ""
+    fault, alone = "", False
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -36,6 +36,8 @@ VERBS = [
     "configure",
     "create_queue",
     "delete",
+    "drop_queue",
+    "drop_topic",
     "end",
     "job_numbers",
     "kick",
@@ -47,12 +49,14 @@ VERBS = [
     "lock_acquire",
     "lock_release",
     "lock_renew",
+    "note_dropped",
     "pause",
     "peek",
     "purge",
     "put",
     "read_buried",
     "reap",
+    "reasons",
     "release_all",
     "session_bury",
     "session_due",
@@ -71,9 +75,11 @@ VERBS = [
     "tube",
     "tube_numbers",
     "tube_of_number",
+    "unused",
     "unwait",
     "update",
     "wait",
+    "wipe",
 ]
 
 
@@ -90,6 +96,7 @@ def test_every_verb_has_a_script_by_its_room_and_file() -> None:
         "queue.configure.each",
         "queue.stats.each",
         "queue.tube.each",
+        "queue.unused.each",
         "cluster.beat", "cluster.bury", "cluster.claim", "cluster.clock", "cluster.register",
     }  # fmt: skip
     for script in scripts:
@@ -250,9 +257,17 @@ async def test_a_script_that_waited_for_copies_for_too_long_is_refused(
 ) -> None:
     n0 = await node(views=True)
     await n0.queues.put("q", TaskSpec(b"x"))
-    monkeypatch.setattr(store_scripts, "PATIENCE_S", 0.2)
-    with alone(valkey), pytest.raises(TooFewCopies, match="nothing was done"):
-        await n0.queues.admin.pause("q")
+    limit_s = 2.0
+    monkeypatch.setattr(n0.scripts, "limit_s", limit_s)
+    loop = asyncio.get_running_loop()
+    with alone(valkey):
+        with pytest.raises(TooFewCopies, match="nothing was done"):
+            await n0.queues.admin.pause("q")
+        began_s = loop.time()
+        with pytest.raises(TooFewCopies):
+            await n0.queues.admin.pause("q")
+        assert loop.time() - began_s < limit_s, "it has been refused for so long already"
+    await n0.queues.admin.pause("q")
 
 
 @contextlib.contextmanager

@@ -19,10 +19,10 @@ SECRET = "of-the-tests"
 NAMES = ("n0", "n1", "n2")
 
 
-def nodes(folder: Path, processes: int = 1) -> dict[str, Node]:
+def nodes(folder: Path, processes: int = 1, extra: str = "") -> dict[str, Node]:
     """
     Three nodes with their data in ``folder``/NAME, which find their keys in ``folder``; each has so
-    many processes.
+    many processes. ``extra``: TOML put at the end of every node's configuration.
     """
     folder.mkdir(exist_ok=True)
     for key in ("cluster.key", "vault.key"):
@@ -51,7 +51,7 @@ key_file = "{folder}/vault.key"
 [[users]]
 name = "{ADMIN}"
 secret_hash = "{hash_generated(SECRET)}"
-"""
+{extra}"""
         made[name] = Node(name, folder / f"{name}.files", base, text, SECRET)
     return made
 
@@ -89,9 +89,9 @@ def start(of: Iterable[Node]) -> None:
 
 
 @contextlib.contextmanager
-def serving_nodes(folder: Path, processes: int = 1) -> Iterator[dict[str, Node]]:
-    """Three that serve, until the block is left; each has so many processes."""
-    made = nodes(folder, processes)
+def serving_nodes(folder: Path, processes: int = 1, extra: str = "") -> Iterator[dict[str, Node]]:
+    """Three that serve, until the block is left; see :func:`nodes`."""
+    made = nodes(folder, processes, extra)
     try:
         start(made.values())
         yield made

@@ -52,6 +52,7 @@ class RecordingQueues:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.dropped = self
         self.consumer = self.admin = self.bulk = self.catalog = self.consistency = self.topics = (
             self
         )
@@ -213,17 +214,31 @@ class RecordingQueues:
         self.calls.append(("delete", queue, task_id, lease, force))
         return 1
 
-    async def peek(self, queue: str, task_id: str, max_stale_ms: int = 0) -> dict[str, Any]:
+    async def peek(
+        self, queue: str, task_id: str, max_stale_ms: int = 0, *, marks: bool = False
+    ) -> dict[str, Any]:
         more = (max_stale_ms,) if max_stale_ms else ()
         self.calls.append(("peek", queue, task_id, *more))
         return {"id": task_id, "state": "ready", "payload": b"\x00\xff", "reason": None}
 
     async def page(
-        self, queue: str, state: str, count: int, after: str, max_stale_ms: int
+        self,
+        queue: str,
+        state: str,
+        count: int,
+        after: str,
+        max_stale_ms: int,
+        *,
+        marks: bool = False,
     ) -> tuple[list[dict[str, Any]], str]:
         more = (max_stale_ms,) if max_stale_ms else ()
         self.calls.append(("page", queue, state, count, after, *more))
         return [{"id": "a"}], "next"
+
+    async def reasons(self, queue: str, max_stale_ms: int = 0) -> dict[str, Any]:
+        self.calls.append(("reasons", queue, *((max_stale_ms,) if max_stale_ms else ())))
+        row = {"reason": "no", "tasks": 3, "first_ms": 1, "last_ms": 2, "example": "a"}
+        return {"queue": queue, "tasks": 3, "reasons": [row], "others": 0, "more": False}
 
     async def pause(self, queue: str, ms: int | None) -> None:
         self.calls.append(("pause", queue, ms))
@@ -234,6 +249,14 @@ class RecordingQueues:
     async def purge(self, queue: str, state: str) -> int:
         self.calls.append(("purge", queue, state))
         return 4
+
+    async def drop(self, queue: str, *, force: bool = False) -> int:
+        self.calls.append(("drop", queue, force))
+        return 7
+
+    async def drop_topic(self, topic: str) -> int:
+        self.calls.append(("drop_topic", topic))
+        return 2
 
     async def release_all(self, queue: str) -> int:
         self.calls.append(("release_all", queue))
@@ -247,8 +270,8 @@ class RecordingQueues:
         )
         return 6
 
-    async def link(self, topic: str, queue: str) -> int:
-        self.calls.append(("link", topic, queue))
+    async def link(self, topic: str, queue: str, settings: dict[str, Any]) -> int:
+        self.calls.append(("link", topic, queue, *settings.items()))
         return 1
 
     async def unlink(self, topic: str, queue: str) -> int:
@@ -262,7 +285,9 @@ class RecordingQueues:
         self.calls.append(("check", queue, repair))
         return {"queue": queue, "problems": 0}
 
-    async def stats(self, queue: str, *, by_shard: bool = False) -> dict[str, Any]:
+    async def stats(
+        self, queue: str, *, by_shard: bool = False, marks: bool = False
+    ) -> dict[str, Any]:
         shards = {"by_shard": [{"shard": 0, "total": 1}]} if by_shard else {}
         return {"ready": len(self.ready.get(queue, ())), "puts_total": 7} | shards
 
@@ -272,7 +297,7 @@ class RecordingQueues:
     async def exists(self, queue: str) -> bool:
         return queue != "none"
 
-    async def settings(self, queue: str) -> dict[str, Any]:
+    async def settings(self, queue: str, *, marks: bool = False) -> dict[str, Any]:
         return {"shards": 1, "order": "bands"}
 
     async def configure(self, queue: str, values: dict[str, Any]) -> None:

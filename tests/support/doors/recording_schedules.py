@@ -25,6 +25,10 @@ class RecordingSchedules:
     async def pause(self, name: str) -> None:
         self.calls.append(("pause", name))
 
+    async def run(self, name: str) -> str:
+        self.calls.append(("run", name))
+        return f"{name}:run:1"
+
     async def resume(self, name: str) -> int:
         self.calls.append(("resume", name))
         return 7

@@ -97,7 +97,7 @@ class ToldFinder:
     """Leads to the server that a test names (a :class:`PrimaryFinder`)."""
 
     name = "the test"
-    fault = ""
+    fault, alone = "", False
 
     def __init__(self, url: str) -> None:
         self._url = url

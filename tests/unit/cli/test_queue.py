@@ -66,6 +66,7 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue kick q --count 3 --reason no", "Q.KICK q COUNT 3 REASON no", 2, "2\n"),
         ("queue kick q --all --age-ms 9", "Q.KICK q ALL AGE 9", 3, "3\n"),
         ("queue link t q", "Q.LINK t q", 1, "1\n"),
+        ("queue link t q --expire-ms 9 --capacity 7", "Q.LINK t q EXPIRE 9 CAPACITY 7", 1, "1\n"),
         ("queue unlink t q", "Q.UNLINK t q", 0, "0\n"),
         ("queue list --topics", "Q.LIST TOPICS", {"t": ["q", "r"]}, "t  q, r\n"),
         (
@@ -78,6 +79,9 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue purge q --yes", "Q.PURGE q", 3, "3\n"),
         ("queue purge q --state ready --yes", "Q.PURGE q STATE ready", 4, "4\n"),
         ("queue release-all q", "Q.RELEASEALL q", 5, "5\n"),
+        ("queue drop q --yes", "Q.DROP q", 0, "0\n"),
+        ("queue drop q --force --yes", "Q.DROP q FORCE", 7, "7\n"),
+        ("queue drop-topic t", "Q.DROPTOPIC t", 2, "2\n"),
         ("queue move dead q --count 9", "Q.MOVE dead COUNT 9 TO q", 6, "6\n"),
         ("queue move dead q --all --reason x", "Q.MOVE dead ALL REASON x TO q", 6, "6\n"),
         ("queue delete q t --force", "Q.DELETE q t FORCE", 1, ""),
@@ -86,6 +90,7 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue config q", "Q.CONFIG q", {"lease_ms": 5}, "lease_ms  5\n"),
         ("schedule delete s", "S.DELETE s", 1, "OK\n"),
         ("schedule pause s", "S.PAUSE s", "OK", "OK\n"),
+        ("schedule run s", "S.RUN s", "s:run:5", "s:run:5\n"),
         (
             "schedule resume s",
             "S.RESUME s",

@@ -33,9 +33,9 @@ STATUS = {
 }
 VERBS = (
     "up node status doctor sandbox version worker",
-    "queue list stats put take peek kick delete purge release-all move pause resume config",
+    "queue list stats reasons put take peek kick delete purge drop drop-topic release-all move pause resume config",
     "token import get list refresh delete stats",
-    "schedule put list delete pause resume",
+    "schedule put list delete pause resume run",
     "lock run list show release",
     "cluster status transfer join leave backup restore",
 )

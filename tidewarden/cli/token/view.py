@@ -247,6 +247,8 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
             for name, one in answer.items()
         ],
     )
+    if any("stale_ms" in one for one in answer.values()):
+        typer.echo("no majority of the nodes is in reach: this is what the node's own copy has")
     for name, one in answer.items():
         if one.get("consents_30d"):
             ending = ", ".join(

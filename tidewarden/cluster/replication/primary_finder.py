@@ -32,7 +32,9 @@ class ReplicatedPrimary:
         self._find_s = FIND_S * max(1.0, pace)
         self.fault = ""
         """Why no primary can be chosen, which may have been lost; empty: one may be at any time."""
-        self.on_fault: Callable[[str], None] = lambda _: None
+        self.alone = False
+        """Whether that is because no majority of the nodes is in reach."""
+        self.on_fault: Callable[[str, bool], None] = lambda _fault, _alone: None
         """Called in the loop of :meth:`note_fault` with each other fault."""
         self._lock = threading.Lock()
         self._url = ""
@@ -59,11 +61,15 @@ class ReplicatedPrimary:
         for loop, future in waiting:
             _call(loop, functools.partial(_wake, future))
 
-    def note_fault(self, fault: str) -> None:
-        """Note why no primary can be chosen; empty: one may be at any time."""
-        if fault != self.fault:
-            self.fault = fault
-            self.on_fault(fault)
+    def note_fault(self, fault: str, *, alone: bool) -> None:
+        """
+        Note why no primary can be chosen; empty: one may be at any time.
+
+        ``alone``: because no majority of the nodes is in reach.
+        """
+        if (fault, alone) != (self.fault, self.alone):
+            self.fault, self.alone = fault, alone
+            self.on_fault(fault, alone)
 
     def follow(self, moved: Moved) -> None:
         """Call ``moved`` in this loop with the URL of each other primary from now on."""

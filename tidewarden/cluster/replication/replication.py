@@ -317,7 +317,9 @@ class Replication:
         if self._detours.look(self._primary()) or self._elsewhere != before:
             self._tell_finder()
         goes = self._detours.serves or self._elsewhere is not None
-        self.finder.note_fault(self._member.quorum_fault() or ("" if goes else self.seen.cut_off()))
+        lacking = self._member.quorum_fault()
+        fault = lacking or ("" if goes else self.seen.cut_off())
+        self.finder.note_fault(fault, alone=bool(lacking))
 
     def _primary(self) -> str:
         """Return the node whose store takes the writes, as far as is known here."""

@@ -9,26 +9,30 @@
 --           would not start without
 --         6 the user who makes it ("": nobody in particular)
 --         7 the part of them that one user may make, in thousandths
+--         8 what is noted of the dropped queue of this name that the new one replaces ("": it
+--           replaces none)
 -- RETURNS {what, text}: `queue` or `new` and the settings, `topic` and the names of its queues,
---         separated by blanks, `full` and how many queues there are; error FULL: the user has its
---         share
+--         separated by blanks, `dropped` and what is noted of that, `full` and how many queues
+--         there are; error FULL: the user has its share
 local settings = redis.call('HGET', key('queues'), ARGV[3])
 if settings then return { 'queue', settings } end
 local links = redis.call('HGET', key('topics'), ARGV[3])
 if links then return { 'topic', links } end
+local dropped = redis.call('HGET', key('dropped'), ARGV[3])
+if dropped and dropped ~= ARGV[8] then return { 'dropped', dropped } end
 local most = int(5, 'queues', 0, 1000000)
 local there = redis.call('HLEN', key('queues'))
 if most > 0 and there >= most then return { 'full', text(there) } end
-local maker = 'queues ' .. ARGV[6]
 if most > 0 and ARGV[6] ~= '' then
-  local mine = tonumber(redis.call('HGET', key('makers'), maker) or 0) or 0
-  check_share(
+  local mine = shares().of('queue', ARGV[6])
+  shares().check(
     ARGV[6], 'queues', 'limits.queues_max', mine, there, most, int(7, 'share', 1, 1000)
   )
 end
 -- A removal first: a full store lets the script go on.
 if most == 0 then redis.call('HDEL', key('queues'), '') end
 redis.call('HSET', key('queues'), ARGV[3], ARGV[4])
-if most > 0 and ARGV[6] ~= '' then redis.call('HINCRBY', key('makers'), maker, 1) end
+redis.call('HDEL', key('dropped'), ARGV[3])
+if most > 0 then shares().made('queue', ARGV[3], ARGV[6]) end
 redis.call('PUBLISH', key('queues'), ARGV[3])
 return { 'new', ARGV[4] }

@@ -13,8 +13,9 @@
 --         9 the part of them that one user may make, in thousandths
 -- RETURNS {word, names of the topic's queues}; word: 1 done, 0 it was so, 'QUEUE' the topic's name
 --         is a queue's, 'TOPIC' the queue's name is a topic's, 'NONE' there is no such topic,
---         'MANY' it has as many queues as it may, 'FULL' it is new, and there are as many topics as
---         there may be; error FULL: the user has its share of topics
+--         'GONE' there is no such queue, 'MANY' it has as many queues as it may, 'FULL' it is new,
+--         and there are as many topics as there may be; error FULL: the user has its share of
+--         topics
 local topic, queue, on = ARGV[3], ARGV[4], ARGV[5] == '1'
 local stored = redis.call('HGET', key('topics'), topic)
 local links, total = stored or '', 0
@@ -23,16 +24,16 @@ if on and (queue == topic or redis.call('HEXISTS', key('topics'), queue) == 1) t
   return { 'TOPIC', '' }
 end
 if not on and not stored then return { 'NONE', '' } end
+if on and redis.call('HEXISTS', key('queues'), queue) == 0 then return { 'GONE', '' } end
 if has(links, queue) == on then return { 0, links } end
 for _ in string.gmatch(links, '%S+') do
   total = total + 1
 end
-local maker = 'topics ' .. ARGV[8]
 if on and not stored then
   local most, there = int(7, 'topics', 0, 1000000), redis.call('HLEN', key('topics'))
   if there >= most then return { 'FULL', '' } end
-  local mine = tonumber(redis.call('HGET', key('makers'), maker) or 0) or 0
-  check_share(
+  local mine = shares().of('topic', ARGV[8])
+  shares().check(
     ARGV[8], 'topics', 'limits.queues_max', mine, there, most, int(9, 'share', 1, 1000)
   )
 end
@@ -44,6 +45,6 @@ else
 end
 redis.call('HDEL', key('topics'), '') -- a removal first: a full store lets the script go on
 redis.call('HSET', key('topics'), topic, links)
-if on and not stored and ARGV[8] ~= '' then redis.call('HINCRBY', key('makers'), maker, 1) end
+if on and not stored then shares().made('topic', topic, ARGV[8]) end
 redis.call('PUBLISH', key('queues'), topic)
 return { 1, links }

@@ -16,6 +16,7 @@
 open()
 alive(CALLER)
 local most = int(3, 'tasks moved', 1, 1000)
+if S.expire_ms > 0 and now - S.used >= 1000 then set('used', now) end
 if #ARGV < 7 or #ARGV % 4 ~= 3 then refuse('BADARG a take has four arguments each') end
 local wants, total, patient = {}, 0, true
 local want -- most say what the one before said

@@ -28,7 +28,8 @@ class HoldLimit:
     its connection closes; so the store is asked.
     """
 
-    def __init__(self, shard_of: Callable[[str, str], Shard]) -> None:
+    def __init__(self, shard_of: Callable[[str, str], Shard | None]) -> None:
+        """Find the shard of a queue's task by ``shard_of``; None: the queue was dropped."""
         self._shard_of = shard_of
         self._loop = asyncio.get_running_loop()
 
@@ -71,14 +72,15 @@ class HoldLimit:
 
     async def _look(self, session: Session) -> None:
         """Ask the store when each lease ends; one that it does not answer for is kept."""
-        entries: list[tuple[tuple[str, str], Held]] = list(session.held.items())
-        answers = await asyncio.gather(
-            *(
-                self._shard_of(*place).batched("queue.leases", place[1], lease)
-                for place, (lease, _, _) in entries
-            ),
-            return_exceptions=True,
-        )
+        entries: list[tuple[tuple[str, str], Held]] = []
+        asked = []
+        for place, entry in list(session.held.items()):
+            if (shard := self._shard_of(*place)) is None:
+                del session.held[place]
+            else:
+                entries.append((place, entry))
+                asked.append(shard.batched("queue.leases", place[1], entry[0]))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
         for (place, entry), end_ms in zip(entries, answers, strict=True):
             if isinstance(end_ms, Error) or session.held.get(place) != entry:
                 continue  # unknown, or renewed, ended or taken anew meanwhile

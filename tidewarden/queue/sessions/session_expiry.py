@@ -7,10 +7,11 @@ The node that saw their last connection go does it, else the leader.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
-from tidewarden.errors import Error, StoreDown
+from tidewarden.errors import Error, NotFound, StoreDown
 from tidewarden.queue.background import BackgroundTasks
 from tidewarden.queue.catalog import Catalog
 
@@ -96,10 +97,11 @@ class SessionExpiry:
         )
 
     async def _release_in(self, uuid: str, queue: str, index: int) -> None:
-        shards = await self._catalog.open(queue)
-        more = index < len(shards)  # a queue that was cut anew was empty
-        while more:
-            _, more = await shards[index].run("queue.session_release", (uuid, PIECE))
+        with contextlib.suppress(NotFound):  # it was dropped, with what the session held there
+            shards = await self._catalog.open(queue)
+            more = index < len(shards)  # a queue that was cut anew was empty
+            while more:
+                _, more = await shards[index].run("queue.session_release", (uuid, PIECE))
 
     # --- what the leader does
 

@@ -18,7 +18,6 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.errors import BadArg, Error, NoQuorum, NotFound, Stale, StoreDown
 from tidewarden.queue.background import BackgroundTasks
 from tidewarden.queue.catalog import Catalog
-from tidewarden.queue.partitioning import shard_for
 from tidewarden.queue.shards.resharding import Resharded
 from tidewarden.queue.shards.shard import Shard
 from tidewarden.queue.task import check_range
@@ -95,7 +94,9 @@ class Sessions:
         while held:
             ends = {}
             for (queue, task_id), (lease, end_ms, _) in held.items():
-                shard = shard_for(self._catalog.shards[queue], task_id)
+                shard = self._catalog.shard_if_known(queue, task_id)
+                if shard is None:
+                    continue  # it was dropped, with what it held
                 ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
             for shard in {shard for *_, shard in ends.values()}:
                 # who waits here asks behind it: a round trip sooner than by its answer
@@ -107,6 +108,8 @@ class Sessions:
                 except (StoreDown, NoQuorum, Resharded):
                     if end_ms > shard.now_ms:
                         held[name] = (lease, end_ms, 0.0)
+                except NotFound:
+                    log.debug("%s was dropped, with what was held there", name[0])
                 except Error as error:
                     # a shard of a newer format, say: the other shards' need not wait
                     log.warning(

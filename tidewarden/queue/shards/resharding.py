@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tidewarden.errors import Error, Stale
+from tidewarden.errors import Error, NotFound, Stale
 from tidewarden.store.connection import Arg, ReplySink, fail_reply
 
 WORD = "RECUT"  # a script refuses so: `RECUT layout message`
@@ -65,17 +65,25 @@ def repeat(
     Run the items of a refused batch once more, each where its id lies now.
 
     The id is its first argument; ``places`` tells where. Without ``args`` the request is of no one
-    id and fails with ``error``, after the settings were read.
+    id and fails with ``error``, after the settings were read. Where the queue was dropped all of
+    them fail for that.
     """
     width = len(args) // len(receivers)
 
     def known(done: asyncio.Future[Places]) -> None:
         lost = done.cancelled() or done.exception() is not None
+        dropped = None if done.cancelled() else done.exception()
+        failure = dropped if isinstance(dropped, NotFound) else error
         for i, receiver in enumerate(receivers):
             if lost or not width:
-                fail_reply(receiver, error)
+                fail_reply(receiver, failure)
             elif not receiver.done():
                 item = args[i * width : (i + 1) * width]
-                done.result()(str(item[0])).repeat(name, item, receiver)
+                try:
+                    shard = done.result()(str(item[0]))
+                except NotFound as gone:  # it was dropped in the meantime
+                    fail_reply(receiver, gone)
+                else:
+                    shard.repeat(name, item, receiver)
 
     places.add_done_callback(known)

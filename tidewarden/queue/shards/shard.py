@@ -605,15 +605,18 @@ class Shard:
         self._arm(self._next_at)
         self._arm(self._told_at)
 
-    def retire(self) -> None:
+    def retire(self, error: Error | None = None) -> None:
         """
-        Note that the queue is resharded.
+        Note that the queue is resharded, or dropped, which ``error`` says then.
 
-        No take is woken through this object any more, so all that wait here ask again.
+        No take is woken through this object any more, so all that wait here ask again, or are told.
         """
         self._retired = True
         for waiter in list(self.parked):
-            waiter.stop_waiting()
+            if error is None:
+                waiter.stop_waiting()
+            else:
+                waiter.fail(error)
 
     def unpark(self, waiter: Waiter) -> None:
         self.parked.pop(waiter, None)

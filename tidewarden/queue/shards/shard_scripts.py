@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -147,11 +148,11 @@ class ShardScripts:
 
         On one server a command asks for many keys. Raises: StoreDown.
         """
-        places = [
-            (queue, shard.index, f"{shard.keys[0]}:{name}")
-            async for queue in in_turns(queues)
-            for shard in await self._catalog.open(queue)
-        ]
+        places: list[tuple[str, int, str]] = []
+        async for queue in in_turns(queues):
+            with contextlib.suppress(NotFound):  # it was dropped since its name was read
+                shards = await self._catalog.open(queue)
+                places += [(queue, one.index, f"{one.keys[0]}:{name}") for one in shards]
         together = 1 if self._link.clustered else KEYS_TOGETHER
         found = []
         for first in range(0, len(places), HAVING_MAX):

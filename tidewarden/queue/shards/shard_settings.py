@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tidewarden.queue.settings import QueueSettings
+from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
 
 from .shard import Shard
@@ -18,6 +19,9 @@ LANES_PIECE = 200  # lanes that one script looks at when a setting of theirs cha
 NOT_EMPTY = b"NOTEMPTY"
 OTHER_LANES = 2
 
+Lease = tuple[int, int]
+"""A lease number as a shard's record has it: its ``view`` and its ``n``."""
+Closing = Literal["layout", "same_layout", "last_layout", "unused_layout"]
 RunAll = Callable[[Sequence[Shard], str, Sequence[Arg]], Awaitable[list[Any]]]
 
 
@@ -45,30 +49,59 @@ async def write(shards: Sequence[Shard], settings: QueueSettings, run: RunAll) -
     return max((-reply for reply in replies if isinstance(reply, int) and reply < 0), default=0)
 
 
-async def set_order(shards: Sequence[Shard], order: str, *, final: bool = False) -> bool:
+async def set_order(
+    shards: Sequence[Shard], order: str, lease: Lease = (0, 0), *, final: bool = False
+) -> bool:
     """
     Set the order of shards that take no puts yet; returns whether all of them are empty.
 
-    ``final``: see :meth:`Shard.run`. Raises: as :func:`write`.
+    Their leases have numbers above ``lease``. ``final``: see :meth:`Shard.run`. Raises: as
+    :func:`write`.
     """
+    args = ("order", order, *above(lease))
     replies = await asyncio.gather(
-        *(shard.run("queue.configure", ("order", order), final=final) for shard in shards)
+        *(shard.run("queue.configure", args, final=final) for shard in shards)
     )
     return NOT_EMPTY not in replies
 
 
-async def close(shards: Sequence[Shard], layout: int, *, same: bool) -> bool:
+async def last_lease(link: StoreClient, shards: Sequence[Shard]) -> Lease:
+    """
+    Return the highest of the last leases of shards that are closed.
+
+    An id may lie in another shard soon. Raises: StoreDown.
+    """
+    rows = await asyncio.gather(
+        *(link.call("HMGET", f"{shard.keys[0]}:shard", "view", "n") for shard in shards)
+    )
+    return max((_number(view), _number(n)) for view, n in rows)
+
+
+def _number(raw: bytes | None) -> int:
+    """Return a field of a record; one that is absent, or cannot be read, is 0."""
+    return int(raw) if raw is not None and raw.isdigit() else 0
+
+
+def above(lease: Lease) -> tuple[Arg, ...]:
+    """Return the arguments of ``queue.configure`` for leases with numbers above this one."""
+    return ("view", lease[0], "n", lease[1])
+
+
+async def close(
+    shards: Sequence[Shard],
+    layout: int,
+    how: Closing,
+) -> bool:
     """
     Close shards to every node that does not know ``layout``.
 
-    Returns whether all of them are empty, as they have to be.
-
-    ``same``: the queue keeps the number of its shards, so they may have schedules. Raises: as
-    :func:`write`.
+    Returns whether that was done in all of them. For a ``layout`` they have to be empty and without
+    schedules; ``same_layout``: the queue keeps the number of its shards, so they may have
+    schedules; ``last_layout``: it is dropped, with the tasks that they hold; ``unused_layout``:
+    likewise, and nobody may use them. Raises: as :func:`write`.
     """
-    name = "same_layout" if same else "layout"
     replies = await asyncio.gather(
-        *(shard.run("queue.configure", (name, layout)) for shard in shards)
+        *(shard.run("queue.configure", (how, layout)) for shard in shards)
     )
     return NOT_EMPTY not in replies
 

@@ -47,6 +47,9 @@ class Waiter(Protocol):
     def stop_waiting(self) -> None:
         """End with the tasks that it has."""
 
+    def fail(self, error: BaseException) -> None:
+        """End with the error."""
+
 
 class Tries(Protocol):
     """

@@ -24,7 +24,7 @@ if not stored then
   if there >= most then
     refuse('FULL the cluster has ' .. text(most) .. ' schedules, the most (limits.schedules_max)')
   end
-  check_share(
+  shares().check(
     user, 'schedules', 'limits.schedules_max', made_by(user), there, most, int(8, 'share', 1, 1000)
   )
 end

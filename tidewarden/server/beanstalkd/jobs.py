@@ -65,7 +65,8 @@ class Jobs:
         catalog = self.queues.catalog
         if queue not in catalog.shards:
             durability = catalog.durability.of_new_queues
-            await catalog.open(queue, msgspec.structs.replace(TUBE, durability=durability))
+            new = msgspec.structs.replace(TUBE, durability=durability)
+            await catalog.open(queue, new, for_use=True)
 
     async def put(self, queue: str, priority: int, delay_s: int, run_s: int, body: bytes) -> int:
         """Put a job; its number."""

@@ -181,7 +181,7 @@ class FigureRecorder:
     async def _read_queues(self, slot: int) -> None:
         now_s = self._clock.monotonic()
         if now_s - self._names_at >= (STEP_S / 2 if self._is_watched(now_s) else NAMES_S):
-            self.choice.names(await self._queues.catalog.names())
+            self.choice.names(await self._queues.admin.names())
             self._names_at = now_s
         chosen = self.choice.chosen(now_s)
         for name in self.queues.keys() - chosen:
@@ -200,7 +200,7 @@ class FigureRecorder:
 
     async def _of_queue(self, name: str, slot: int) -> dict[str, float]:
         try:
-            stats = await self._queues.admin.stats(name)
+            stats = await self._queues.admin.stats(name, marks=True)
         except (NotFound, Internal):  # it has gone, or its settings cannot be read
             return {}
         if "ready" not in stats:  # it is a topic now

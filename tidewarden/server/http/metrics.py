@@ -200,6 +200,10 @@ HELP = {
     "tidewarden_queue_replaced_total": f"Tasks that a put with IFEXISTS replace changed {CLUSTER}",
     "tidewarden_queue_schedules": f"Schedules that put into the queue {CLUSTER}",
     "tidewarden_queue_shards": f"Shards of the queue {CLUSTER}",
+    "tidewarden_queue_stale_seconds": (
+        "How old the queue's figures may be, where no majority is in reach and this node's own copy"
+        " is read"
+    ),
     "tidewarden_queue_strays_total": (
         f"Index entries without a task that were passed by; a healthy queue has none {CLUSTER}"
     ),
@@ -295,6 +299,10 @@ HELP = {
     ),
     "tidewarden_tokens_spares_stored": f"Pairs and previous tokens that are kept aside {CLUSTER}",
     "tidewarden_tokens_spares_total": "Pairs that this node kept aside",
+    "tidewarden_tokens_stale_seconds": (
+        "How old the provider's figures may be, where no majority is in reach and this node's own"
+        " copy is read"
+    ),
     "tidewarden_tokens_standing": (
         f"1 for how the provider stands: answers, silent, erring, limiting, refusing or"
         f" blocked {CLUSTER}"
@@ -415,7 +423,9 @@ def of_tokens(stats: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Any])
         accounts = {state: found[state] for state in STATES if state in found}
         stored = {f"{what}_stored": found[what] for what in ("intents", "spares") if what in found}
         stands = {"standing": {found["state"]: 1}} if "state" in found else {}
-        samples.append(("tokens", {"provider": name}, {"accounts": accounts, **stored, **stands}))
+        mark = {"stale_ms": found["stale_ms"]} if "stale_ms" in found else {}
+        figures = {"accounts": accounts, **stored, **stands, **mark}
+        samples.append(("tokens", {"provider": name}, figures))
     for (provider, outcome), number in counts.get("refreshes", {}).items():
         samples.append(("tokens", {"provider": provider}, {"refreshes_total": {outcome: number}}))
     for name, shown in TOKEN_NUMBERS.items():
@@ -478,11 +488,11 @@ async def _of_queues(queues: Queues, rights: Rights, shown: list[Sample]) -> boo
             with contextlib.suppress(
                 Internal, NotFound
             ):  # its settings cannot be read (the doctor names it), or it has gone
-                found[name] = "queue", {"queue": name}, await queues.admin.stats(name)
+                found[name] = "queue", {"queue": name}, await queues.admin.stats(name, marks=True)
 
     try:
         async with asyncio.timeout(STORE_S):
-            every = await queues.catalog.names()
+            every = await queues.admin.names()
             names = [name async for name in in_turns(every) if rights.see(name)]
         left = iter(names)
         async with asyncio.timeout(QUEUES_S), asyncio.TaskGroup() as group:

@@ -78,6 +78,14 @@ MaxStaleMs: TypeAlias = Annotated[
         description="The answer may be so old, and then come from the node's own copy.",
     ),
 ]
+StaleMs: TypeAlias = Annotated[
+    int,
+    Meta(
+        description="No majority of the nodes is in reach, and the node's own copy answers, which"
+        " lacked nothing so long ago; -1: when is not known.",
+        examples=[4200],
+    ),
+]
 Payload: TypeAlias = Annotated[str, Meta(description="The payload as text.")]
 PayloadBase64: TypeAlias = Annotated[bytes, Meta(description="The payload as base64.")]
 PayloadJson: TypeAlias = Annotated[
@@ -241,6 +249,7 @@ class SeenTask(msgspec.Struct, kw_only=True):
     next_ms: int | UnsetType = UNSET
     traceparent: Traceparent | UnsetType = UNSET
     history: list[PastTry]
+    stale_ms: StaleMs | UnsetType = UNSET
 
 
 def seen(found: dict[str, Any]) -> SeenTask:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidewarden.clock import in_turns
 from tidewarden.config.rights import QUEUE_WORDS, Rights
-from tidewarden.errors import BadArg, Internal
+from tidewarden.errors import BadArg, Internal, NotFound
 from tidewarden.queue import Queues
 from tidewarden.queue.admin import ALL
 from tidewarden.queue.task import Changes
@@ -76,6 +76,7 @@ PAGE = Options(
     },
 )
 PEEK = Options("Q.PEEK", {"MAXSTALE": MAX_STALE})
+REASONS = Options("Q.REASONS", {"MAXSTALE": MAX_STALE})
 PAUSE = Options("Q.PAUSE", {"MS": Option("ms", number)})
 PURGE = Options("Q.PURGE", {"STATE": Option("state", lowered)})
 MOVE = Options(
@@ -87,6 +88,10 @@ MOVE = Options(
         **BURIED,
     },
 )
+LINK = Options(
+    "Q.LINK", {"EXPIRE": Option("expire_ms", number), "CAPACITY": Option("capacity", number)}
+)
+DROP = Options("Q.DROP", {"FORCE": Option("force", None)})
 STATS = Options("Q.STATS", {"SHARDS": Option("by_shard", None), "MAXSTALE": MAX_STALE})
 LIST = Options("Q.LIST", {"TOPICS": Option("topics", None)})
 CHECK = Options("Q.CHECK", {"REPAIR": Option("repair", None)})
@@ -137,7 +142,7 @@ def peek(connection: Connection, request: Request) -> Pending:
     queues = connection.server.queues
     if len(request) == 3 or (len(request) == 5 and request[3].upper() == b"MAXSTALE"):
         task_id, stale = text("An id", request[2]), PEEK.parse(request, 3)
-        return Pending(queues.admin.peek(queue, task_id, **stale), encoder.encode)
+        return Pending(queues.admin.peek(queue, task_id, **stale, marks=True), encoder.encode)
     fields = PAGE.parse(request, 2)
     if "state" not in fields:
         raise BadArg(
@@ -149,8 +154,15 @@ def peek(connection: Connection, request: Request) -> Pending:
         fields.get("count", PAGE_COUNT),
         fields.get("after", ""),
         fields.get("max_stale_ms", 0),
+        marks=True,
     )
     return Pending(page, encoder.encode)
+
+
+def reasons(connection: Connection, request: Request) -> Pending:
+    """Q.REASONS."""
+    queue, stale = queue_name(request[1]), REASONS.parse(request, 2)
+    return Pending(connection.server.queues.admin.reasons(queue, **stale), encoder.encode)
 
 
 def wait(connection: Connection, request: Request) -> Pending:
@@ -186,6 +198,17 @@ def purge(connection: Connection, request: Request) -> Pending:
     )
 
 
+def drop(connection: Connection, request: Request) -> Pending:
+    """Q.DROP."""
+    queue, fields = queue_name(request[1]), DROP.parse(request, 2)
+    return Pending(connection.server.queues.dropped.drop(queue, **fields), integer)
+
+
+def drop_topic(connection: Connection, request: Request) -> Pending:
+    """Q.DROPTOPIC."""
+    return Pending(connection.server.queues.dropped.drop_topic(queue_name(request[1])), integer)
+
+
 def release_all(connection: Connection, request: Request) -> Pending:
     """Q.RELEASEALL."""
     return Pending(connection.server.queues.bulk.release_all(queue_name(request[1])), integer)
@@ -205,9 +228,9 @@ def move(connection: Connection, request: Request) -> Pending:
 
 def link(connection: Connection, request: Request) -> Pending:
     """Q.LINK."""
+    topic, queue = queue_name(request[1]), queue_name(request[2])
     return Pending(
-        connection.server.queues.topics.link(queue_name(request[1]), queue_name(request[2])),
-        integer,
+        connection.server.queues.topics.link(topic, queue, LINK.parse(request, 3)), integer
     )
 
 
@@ -233,7 +256,8 @@ def check(connection: Connection, request: Request) -> Pending:
 
     async def every() -> AsyncIterator[Mapping[str, Any]]:
         for name in await queues.catalog.names():
-            yield await queues.consistency.check(name, repair=repair)
+            with contextlib.suppress(NotFound):  # it was dropped since the names were read
+                yield await queues.consistency.check(name, repair=repair)
 
     return Pending(encoder.encode_list(every(), connection.resp), encoder.encoded)
 
@@ -246,7 +270,7 @@ def stats(connection: Connection, request: Request) -> Pending:
         name, fields = queue_name(request[1]), STATS.parse(request, 2)
 
         async def one() -> Mapping[str, Any]:
-            found = await queues.admin.stats(name, **fields)
+            found = await queues.admin.stats(name, **fields, marks=True)
             if "queues" in found:  # a topic
                 found = {
                     **found,
@@ -257,9 +281,10 @@ def stats(connection: Connection, request: Request) -> Pending:
         return Pending(one(), encoder.encode)
 
     async def every() -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
-        for name in await seen_names(queues, rights):
-            with contextlib.suppress(Internal):  # its settings cannot be read; the doctor names it
-                yield name, await queues.admin.stats(name)
+        for name in await seen_names(await queues.admin.names(), rights):
+            # Its settings cannot be read (the doctor names it), or it was dropped meanwhile.
+            with contextlib.suppress(Internal, NotFound):
+                yield name, await queues.admin.stats(name, marks=True)
 
     return Pending(encoder.encode_map(every(), connection.resp), encoder.encoded)
 
@@ -269,16 +294,16 @@ def names(connection: Connection, request: Request) -> Pending:
     queues, rights = connection.server.queues, connection.peer.rights
     if LIST.parse(request, 1):
         return Pending(seen_topics(queues, rights), encoder.encode)
-    return Pending(seen_names(queues, rights), encoder.encode)
+
+    async def seen() -> list[str]:
+        return await seen_names(await queues.catalog.names(), rights)
+
+    return Pending(seen(), encoder.encode)
 
 
-async def seen_names(queues: Queues, rights: Rights) -> list[str]:
-    """List the users' queues of which a user of these rights may know."""
-    return [
-        name
-        async for name in in_turns(await queues.catalog.names())
-        if name[:1] != "_" and rights.see(name)
-    ]
+async def seen_names(names: Iterable[str], rights: Rights) -> list[str]:
+    """Choose the users' queues of which a user of these rights may know."""
+    return [name async for name in in_turns(names) if name[:1] != "_" and rights.see(name)]
 
 
 async def seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
@@ -385,6 +410,7 @@ COMMANDS = (
         group="queue",
         together=TOGETHER_LONG_MAX,
     ),
+    Command("Q.REASONS", reasons, 2, 4, on(TAKE_OR_ADMIN, 1), "queue [MAXSTALE ms]", group="queue"),
     Command("Q.WAIT", wait, 4, 4, on(("put", "admin"), 1), "queue id ms", group="queue"),
     Command("Q.PAUSE", pause, 2, 4, on(ADMIN, 1), "queue [MS ms]", group="queue", audited=whole()),
     Command("Q.RESUME", resume, 2, 2, on(ADMIN, 1), "queue", group="queue", audited=whole()),
@@ -398,7 +424,16 @@ COMMANDS = (
         group="queue",
     ),
     Command("Q.LIST", names, 1, 2, LOGIN, "[TOPICS]", group="queue"),
-    Command("Q.LINK", link, 3, 3, on(ADMIN, 1, 2), "topic queue", group="queue", audited=whole()),
+    Command(
+        "Q.LINK",
+        link,
+        3,
+        7,
+        on(ADMIN, 1, 2),
+        "topic queue [EXPIRE ms] [CAPACITY n]",
+        group="queue",
+        audited=whole(),
+    ),
     Command(
         "Q.UNLINK", unlink, 3, 3, on(ADMIN, 1, 2), "topic queue", group="queue", audited=whole()
     ),
@@ -415,6 +450,8 @@ COMMANDS = (
     Command(
         "Q.PURGE", purge, 2, 4, on(ADMIN, 1), "queue [STATE s]", group="queue", audited=whole()
     ),
+    Command("Q.DROP", drop, 2, 3, on(ADMIN, 1), "queue [FORCE]", group="queue", audited=whole()),
+    Command("Q.DROPTOPIC", drop_topic, 2, 2, on(ADMIN, 1), "topic", group="queue", audited=whole()),
     Command(
         "Q.RELEASEALL", release_all, 2, 2, on(ADMIN, 1), "queue", group="queue", audited=whole()
     ),

@@ -72,6 +72,12 @@ def resume(connection: Connection, request: Request) -> Pending:
     return Pending(_schedules(connection).resume(text("A schedule's name", request[1])), _integer)
 
 
+def run(connection: Connection, request: Request) -> Pending:
+    """S.RUN."""
+    found = _schedules(connection).run(text("A schedule's name", request[1]))
+    return Pending(found, encoder.encode)
+
+
 def _schedules(connection: Connection) -> Schedules:
     schedules = connection.server.services.schedules
     if schedules is None:
@@ -119,4 +125,5 @@ COMMANDS = (
     Command(
         "S.RESUME", resume, 2, 2, on(("schedule",), 1), "name", group="schedule", audited=first(1)
     ),
+    Command("S.RUN", run, 2, 2, on(("schedule",), 1), "name", group="schedule", audited=first(1)),
 )

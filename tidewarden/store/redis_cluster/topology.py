@@ -285,7 +285,7 @@ class Owner:
 
     def __init__(self, topology: Topology, key: str) -> None:
         self.name = "the cluster"
-        self.fault = ""
+        self.fault, self.alone = "", False
         self._topology = topology
         self._key = key
         self._followers: dict[Callable[[str], None], Changed] = {}

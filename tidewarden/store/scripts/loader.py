@@ -19,7 +19,14 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import Error, Full
 from tidewarden.histograms import SCRIPTS, Family
 from tidewarden.store.client import CallSender, StoreClient
-from tidewarden.store.connection import AGAIN_S, PATIENCE_S, Arg, StoreConnection, pack
+from tidewarden.store.connection import (
+    AGAIN_S,
+    HOPELESS_S,
+    PATIENCE_S,
+    Arg,
+    StoreConnection,
+    pack,
+)
 from tidewarden.store.reply_errors import TooFewCopies, known_already
 from tidewarden.store.reply_sink import ReplySink
 
@@ -236,6 +243,12 @@ class Scripts:
         self._shared = shared
         head = shared_text(shared)
         self.embedded = False  # the store is one of ours: see use_library
+        self.limit_s = PATIENCE_S
+        """
+        How long scripts wait from when an embedded store began to refuse them for now; each waits
+        for a while at least, so that nobody who asks again and again does so without a pause.
+        """
+        self._refused_since = self._refused_at = float("-inf")  # first and latest of a row
         # the server has no library now: scripts run without it until the server takes it
         self._missing = False
         self._offered_at = float("-inf")
@@ -350,6 +363,13 @@ class Scripts:
                 raise
         else:
             self._missing = False
+
+    def refused_since(self, now: float) -> float:
+        """Note that an embedded store refuses a script for now; return since when it does so."""
+        if now - self._refused_at > self.limit_s:
+            self._refused_since = now
+        self._refused_at = now
+        return self._refused_since
 
     def missed(self, link: CallSender) -> None:
         """
@@ -478,8 +498,12 @@ class ScriptRun:
         It helps where an embedded store did nothing because too few copies follow it now: the nodes
         see to it that more do.
         """
-        awaited = isinstance(error, TooFewCopies) and self._scripts.embedded
-        if not awaited or monotonic() - self._began > PATIENCE_S:
+        if not (isinstance(error, TooFewCopies) and self._scripts.embedded):
+            return False
+        now = monotonic()
+        since = self._scripts.refused_since(now)
+        until = min(since, self._began) + self._scripts.limit_s
+        if now > max(self._began + HOPELESS_S, until):
             return False
         asyncio.get_running_loop().call_later(AGAIN_S, self._once_more, receiver)
         return True

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from tidewarden import errors
+from tidewarden.queue.near_reads import Mark, NearReads
 
 from .account_store import AccountReading, AccountStore
 
 log = logging.getLogger("tidewarden.tokens")
+
+Answer = TypeVar("Answer")
 
 
 class NearAccounts:
@@ -18,12 +22,36 @@ class NearAccounts:
 
     Args:
         copy: reads there alone.
-        within: whether the copy is known to lack nothing that is older than so many ms.
+        reads: decides what that copy may answer.
     """
 
-    def __init__(self, copy: AccountStore, within: Callable[[int], bool]) -> None:
+    def __init__(self, copy: AccountStore, reads: NearReads) -> None:
         self._copy = copy
-        self.within = within
+        self._reads = reads
+
+    def within(self, ms: int) -> bool:
+        """Tell whether the copy is known to lack nothing that is older than so many ms."""
+        return self._reads.age.within(ms)
+
+    async def reaches_majority(self) -> bool:
+        """See :meth:`tidewarden.queue.near_reads.NearReads.reaches_majority`."""
+        return await self._reads.reaches_majority()
+
+    async def answered(
+        self,
+        primary: AccountStore,
+        read: Callable[[AccountStore, Mark], Awaitable[Answer]],
+    ) -> Answer:
+        """
+        Have ``read`` ask the primary, or the near copy, for which the answer has the given mark.
+
+        See :meth:`tidewarden.queue.near_reads.NearReads.answered`.
+        """
+
+        async def either(mark: Mark | None) -> Answer:
+            return await (read(primary, {}) if mark is None else read(self._copy, mark))
+
+        return await self._reads.answered(either, marks=True)
 
     async def last(self, queue: str, name: str) -> AccountReading | None:
         """Read an account from the near copy; None: the copy does not answer, or cannot be read."""

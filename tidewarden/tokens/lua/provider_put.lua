@@ -20,7 +20,7 @@ if new then
   for _, maker in ipairs(redis.call('HVALS', makers)) do
     if maker == user then mine = mine + 1 end
   end
-  check_share(
+  shares().check(
     user, 'providers', 'as many as may be put', mine, there, most, int(7, 'share', 1, 1000)
   )
 end

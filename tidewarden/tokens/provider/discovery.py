@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
-import httpx
 
 from tidewarden.clock import Clock
 from tidewarden.config.addresses import plain_fault, secret_url_fault
@@ -57,7 +56,7 @@ class Discovery:
             tuple[str, str], _Known
         ] = {}  # By provider and issuer: accounts may have issuers of their own.
 
-    async def endpoint(self, provider: Provider, client: httpx.AsyncClient) -> str:
+    async def endpoint(self, provider: Provider, session: aiohttp.ClientSession) -> str:
         """
         Return a provider's token endpoint; look it up if only its issuer is known.
 
@@ -73,28 +72,28 @@ class Discovery:
         if self._clock.monotonic() >= known.until and not (known.url and known.asking.locked()):
             async with known.asking:
                 if self._clock.monotonic() >= known.until:
-                    await self._ask(provider, client, known)
+                    await self._ask(provider, session, known)
         if not known.url:
             raise NotFoundError(known.fault)
         return known.url
 
-    async def revocation(self, provider: Provider, client: httpx.AsyncClient) -> str:
+    async def revocation(self, provider: Provider, session: aiohttp.ClientSession) -> str:
         """Return the address at which a provider revokes tokens. Raises: NotFoundError."""
         if provider.revocation_url:
             return provider.revocation_url
-        await self.endpoint(provider, client)
+        await self.endpoint(provider, session)
         known = self._known.get((provider.name, provider.issuer))
         if known is None or not known.revocation:
             raise NotFoundError("its metadata name no revocation_endpoint")
         return known.revocation
 
-    async def _ask(self, provider: Provider, client: httpx.AsyncClient, known: _Known) -> None:
+    async def _ask(self, provider: Provider, session: aiohttp.ClientSession, known: _Known) -> None:
         faults = []
         for address in addresses(provider.issuer):
             try:
                 check_reach(provider, address)
                 async with asyncio.timeout(provider.timeout_s * SHARE):
-                    raw = await _get(client, address)
+                    raw = await _get(session, address)
                 known.url, known.revocation = (
                     read_metadata(provider, raw),
                     read_revocation(provider, raw),
@@ -195,19 +194,17 @@ def _named(provider: Provider, found: dict[str, Any], name: str) -> Any:
     return found.get(name)
 
 
-async def _get(client: httpx.AsyncClient, address: str) -> bytes:
+async def _get(session: aiohttp.ClientSession, address: str) -> bytes:
     try:
-        async with client.stream(
-            "GET", address, headers={"Accept": "application/json"}
-        ) as response:
-            if response.status_code != 200:
-                raise NotFoundError(f"HTTP {response.status_code}")
+        async with session.get(address, allow_redirects=False) as response:
+            if response.status != 200:
+                raise NotFoundError(f"HTTP {response.status}")
             body = b""
-            async for chunk in response.aiter_bytes():
+            async for chunk in response.content.iter_any():
                 body += chunk
                 if len(body) > BODY_BYTES_MAX:
                     raise NotFoundError(f"more than {BODY_BYTES_MAX} bytes")
             return body
-    except (httpx.HTTPError, httpx.StreamError, aiohttp.ClientError, OSError, ValueError) as error:
-        why = outside_of(error) or f"no answer ({type(error.__cause__ or error).__name__})"
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        why = outside_of(error) or f"no answer ({type(error).__name__})"
         raise NotFoundError(why) from error

@@ -1,14 +1,12 @@
 """
-Sends the refresh request: one POST to a token endpoint, by the connections that lie under httpx.
+Sends the refresh request: one POST to a token endpoint, by the connections below aiohttp's client.
 
-httpx, over aiohttp's transport, makes all other requests to a provider (for its metadata). The
-refresh itself goes to the connections beneath (:mod:`.http_post`), because the layers between cost
-more than all else of a refresh (docs/performance.md).
+The client makes all other requests to a provider (for its metadata, and to revoke). The refresh
+itself goes to the connections beneath (:mod:`.http_post`), because the layers between cost more
+than all else of a refresh (docs/performance.md).
 
 What was sent is told by the error alone: one of connecting means nothing, any other that the
-provider may have had all of it. httpx's transport reports a refused connection, a name that does
-not resolve, a bad certificate *and* a peer that closed after the whole request alike, as
-``ConnectTimeout``; there ``exc.__cause__`` tells.
+provider may have had all of it.
 """
 
 from __future__ import annotations
@@ -16,20 +14,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import logging
 import math
 import os
 import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 import aiohttp
-import httpx
-from httpx_aiohttp import AiohttpTransport
+import certifi
 
 from tidewarden import __version__
 from tidewarden.bounded_connector import BoundedConnector
@@ -55,18 +50,14 @@ HEADERS = {
     "User-Agent": f"tidewarden/{__version__}",
 }
 
-# httpx logs the URL of every request at INFO; some providers want secrets there.
-for _name in ("httpx", "httpcore"):
-    logging.getLogger(_name).setLevel(logging.WARNING)
-
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """Holds the connections to one provider, as the refresh uses them and as httpx does."""
+    """Holds the connections to one provider, as the refresh uses them and as all else does."""
 
     loop: asyncio.AbstractEventLoop
     poster: HttpPost
-    client: httpx.AsyncClient
+    session: aiohttp.ClientSession
 
 
 class TokenEndpoint:
@@ -142,19 +133,21 @@ class TokenEndpoint:
 
         Never raises for what the network or the provider does.
         """
-        client = self._line(provider).client
+        session = self._line(provider).session
         found = Revoked("failed", "nothing was sent")
         try:
             async with asyncio.timeout(provider.timeout_s):
-                url = await self._discovery.revocation(provider, client)
+                url = await self._discovery.revocation(provider, session)
                 check_reach(provider, url)
                 for number in self.credentials.order(provider):
                     proof, members = self.credentials.prove(provider, number, url)
                     form = {"token": refresh_token, "token_type_hint": "refresh_token", **members}
                     headers = {**proof, **provider.headers, "Content-Type": KINDS["form"]}
-                    async with client.stream("POST", url, data=form, headers=headers) as response:
+                    async with session.post(
+                        url, data=urlencode(form).encode(), headers=headers, allow_redirects=False
+                    ) as response:
                         raw = b""
-                        async for chunk in response.aiter_bytes():
+                        async for chunk in response.content.iter_any():
                             raw += chunk
                             if len(raw) > BODY_BYTES_MAX:
                                 break
@@ -164,24 +157,19 @@ class TokenEndpoint:
                         if (value := response.headers.get(name)) is not None
                     }
                     answer = HttpAnswer(
-                        response.status_code, told, raw, secrets=_secrets(provider, refresh_token)
+                        response.status, told, raw, secrets=_secrets(provider, refresh_token)
                     )
                     found = judge_revocation(answer, self._clock.unix_ms())
                     if "invalid_client" not in found.message:
                         break
+        except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
+            return Revoked("failed", outside_of(error) or f"no answer ({type(error).__name__})")
         except TimeoutError:
             return Revoked("failed", f"no whole answer within {provider.timeout_s:g} s")
         except NotFoundError as error:
             return Revoked("failed", f"its revocation endpoint was not found: {error}")
-        except (
-            httpx.HTTPError,
-            httpx.StreamError,
-            aiohttp.ClientError,
-            OSError,
-            ValueError,
-        ) as error:
-            why = outside_of(error) or f"no answer ({type(error.__cause__ or error).__name__})"
-            return Revoked("failed", why)
+        except (OSError, ValueError) as error:
+            return Revoked("failed", outside_of(error) or f"no answer ({type(error).__name__})")
         return found
 
     async def forget(self, provider: Provider) -> None:
@@ -189,13 +177,13 @@ class TokenEndpoint:
         self.credentials.forget(provider)
         line = self._lines.pop(provider.name, None)
         if line is not None:
-            await line.client.aclose()  # And the session under it.
+            await line.session.close()
 
     async def close(self) -> None:
         """Close every connection."""
         lines, self._lines = self._lines, {}
         for line in lines.values():
-            await line.client.aclose()  # And the session under it.
+            await line.session.close()
 
     async def _refresh(
         self,
@@ -208,7 +196,7 @@ class TokenEndpoint:
     ) -> Outcome:
         line = self._line(provider)
         with RequestTimeout(line.loop, provider.timeout_s):
-            url = await self._discovery.endpoint(provider, line.client)
+            url = await self._discovery.endpoint(provider, line.session)
             check_reach(provider, url)
             proof, members = self.credentials.prove(provider, secret, url)
             if provider.account_parameters:
@@ -256,6 +244,11 @@ def _body(provider: Provider, members: Mapping[str, str]) -> bytes:
     return urlencode(members).encode()
 
 
+def _trust() -> ssl.SSLContext:
+    """Return a context that trusts the usual certificates."""
+    return ssl.create_default_context(cafile=certifi.where())
+
+
 @functools.cache
 def _usual_trust() -> ssl.SSLContext:
     """
@@ -263,7 +256,7 @@ def _usual_trust() -> ssl.SSLContext:
 
     To read the usual certificates takes a process 20 ms and a megabyte each time.
     """
-    return httpx.create_ssl_context(trust_env=False)
+    return _trust()
 
 
 def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> Connections:
@@ -271,7 +264,7 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> C
     if context is None and provider.tls_ca:
         context = ssl.create_default_context(cafile=provider.tls_ca)
     elif context is None:
-        context = httpx.create_ssl_context(trust_env=False) if provider.tls_cert else _usual_trust()
+        context = _trust() if provider.tls_cert else _usual_trust()
     if provider.tls_cert:
         context.load_cert_chain(provider.tls_cert, provider.tls_key)
     # To a host of one account nobody comes back soon: kept, its connections would only take
@@ -284,32 +277,26 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> C
     connector = BoundedConnector(
         limit=provider.crew[1] + 4, ssl=context, ttl_dns_cache=30, **lasting
     )
+    # The whole of a request is timed by who makes it.
+    connect_s = provider.connect_s
+    timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
     session = aiohttp.ClientSession(
         connector=connector,
+        headers=HEADERS,
+        timeout=timeout,
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
         proxy=provider.proxy or None,
         max_line_size=HEADER_BYTES_MAX,
         max_field_size=HEADER_BYTES_MAX,
     )
-    connect_s = provider.connect_s
-    client = httpx.AsyncClient(
-        transport=AiohttpTransport(verify=context, client=session),
-        timeout=httpx.Timeout(None, connect=connect_s, pool=connect_s),
-        # httpx keeps a jar of its own.
-        cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),
-        follow_redirects=False,
-        trust_env=False,
-    )
-    # The whole of a request is timed by refresh().
-    timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s)
     headers = {**HEADERS, "Content-Type": KINDS[provider.body]}
     if not provider.account_parameters:  # Else they may be each account's own.
         headers |= provider.headers
     return Connections(
         asyncio.get_running_loop(),
         HttpPost(connector, timeout, headers, clock, provider.proxy),
-        client,
+        session,
     )
 
 

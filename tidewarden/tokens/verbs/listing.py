@@ -11,10 +11,12 @@ from tidewarden import errors
 from tidewarden.clock import in_turns
 from tidewarden.config.load import Provider
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
+from tidewarden.queue.near_reads import ALONE, Mark
 from tidewarden.queue.task import check_range
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
+from tidewarden.tokens.accounts.near_accounts import NearAccounts
 from tidewarden.tokens.limits.client_record import parse_record, read_client
 from tidewarden.tokens.policy import account_state, failures
 from tidewarden.tokens.why.facts import Facts, account_facts, client_facts
@@ -43,8 +45,14 @@ class Listing:
     """Walks the accounts of ``queues`` (by provider)."""
 
     def __init__(
-        self, accounts: AccountStore, queues: dict[str, str], providers: Mapping[str, Provider]
+        self,
+        accounts: AccountStore,
+        queues: dict[str, str],
+        providers: Mapping[str, Provider],
+        near: NearAccounts | None = None,
     ) -> None:
+        """Read the node's own copy of the data by ``near``; None: it has none."""
+        self._near = near
         self._accounts = accounts
         self._queue_of = queues
         self._providers = providers
@@ -152,27 +160,63 @@ class Listing:
         return beside(shown, stands)
 
     async def one(self, provider: str, name: str) -> dict[str, Any]:
-        """Describe one account as a page does, and more of it. Raises: NotFound."""
-        reading = await self._accounts.get(self._queue_of[provider], name)
-        if reading.row is None:
-            raise errors.NotFound(f"there is no account {provider}/{name}")
-        row = reading.row
-        entry = Entry(name, row, reading.troubles)
-        return self._described(entry, reading.now_ms, *await self._known(provider)) | {
-            "token_type": row.token_type,
-            "scope": row.scope,
-            "extras": dict(row.details.extras),
-            "consent_moves": details.consent_of(self._providers[provider], row)[1],
-            "access_token": bool(row.access),
-            "refreshed": row.refreshed,
-        }
+        """
+        Describe one account as a page does, and more of it.
+
+        It has the mark, as :meth:`stats`. Raises: NotFound: there is none; NoQuorum: nor in a copy
+        that stands in, but there may be one elsewhere.
+        """
+
+        async def read(accounts: AccountStore, mark: Mark) -> dict[str, Any]:
+            reading = await accounts.get(self._queue_of[provider], name)
+            if reading.row is None and mark:
+                raise errors.NoQuorum(f"{ALONE}, and this node's copy has no {provider}/{name}")
+            if reading.row is None:
+                raise errors.NotFound(f"there is no account {provider}/{name}")
+            row = reading.row
+            entry = Entry(name, row, reading.troubles)
+            known = await (self._counted(provider, accounts) if mark else self._known(provider))
+            return self._described(entry, reading.now_ms, *known[:2]) | {
+                "token_type": row.token_type,
+                "scope": row.scope,
+                "extras": dict(row.details.extras),
+                "consent_moves": details.consent_of(self._providers[provider], row)[1],
+                "access_token": bool(row.access),
+                "refreshed": row.refreshed,
+                **mark,
+            }
+
+        return await self._answered(read)
 
     async def stats(self, provider: str) -> dict[str, Any]:
-        """Return the figures of a provider: see :func:`.provider_status.figures`."""
-        found = await self._accounts.figures(self._queue_of[provider])
+        """
+        Return the figures of a provider: see :func:`.provider_status.figures`.
+
+        They have the mark, where the node's own copy stands in for the primary.
+        """
+
+        async def read(accounts: AccountStore, mark: Mark) -> dict[str, Any]:
+            _, stands, counts = await self._counted(provider, accounts)
+            return counts | stands | mark
+
+        return await self._answered(read)
+
+    async def _answered(
+        self, read: Callable[[AccountStore, Mark], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """Have ``read`` ask the primary, or the near copy, for which it gets the mark."""
+        if self._near is None:
+            return await read(self._accounts, {})
+        return await self._near.answered(self._accounts, read)
+
+    async def _counted(
+        self, provider: str, accounts: AccountStore
+    ) -> tuple[Facts, dict[str, Any], dict[str, int]]:
+        """Read what :meth:`_known` does and a provider's accounts by state, by what only reads."""
+        found = await accounts.figures(self._queue_of[provider])
         due_ms, record = found.counts.pop("next_ms"), parse_record(found.client)
         client = client_facts(self._providers[provider], record, found.clock_ms, found.lag_ms)
-        return found.counts | figures(client, due_ms)
+        return client, figures(client, due_ms), found.counts
 
     async def due(self, provider: str, step_ms: int, steps: int) -> list[int]:
         """Estimate how many accounts of a provider fall due in each of the next steps of time."""

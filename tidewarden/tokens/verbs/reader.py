@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
+from tidewarden.queue.near_reads import ALONE
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.cache import Cache
@@ -137,23 +138,31 @@ class Reader:
         until = self._clock.monotonic() + wait_ms / 1000
         recalled: AccountRow | None = None
         known = self._cache.left_ms(account) >= max(1, min_ttl_ms) or self._serves_alone(account)
-        if not self._connected():
+        asks, trouble = True, errors.Error()
+        if self._near is not None and not await self._near.reaches_majority():
+            # Nobody is asked, though this node's own store be the primary: another may have been
+            # elected since, and may have a later generation.
             recalled = await self._recall(account, queue, name)
-            known = known or recalled is not None
-        if self._connected() or not known:
+            asks, trouble = False, errors.NoQuorum(ALONE)
+        elif not self._connected():
+            recalled = await self._recall(account, queue, name)
+            asks, trouble = (
+                not known and recalled is None,
+                errors.StoreDown("it is not connected"),
+            )
+        if asks:
             try:
                 return await self._asked(provider, queue, name, min_ttl_ms, wait_ms, newer)
             except (errors.StoreDown, errors.NoQuorum) as error:
-                why = str(error)
+                trouble = error
             recalled = await self._recall(account, queue, name)
-        else:
-            why = "it is not connected"
         if self._serves_alone(account):
             await self._offline.fresh(provider, name, min_ttl_ms, until - self._clock.monotonic())
         row = self._cache.find(account) or recalled
         if row is None or row.generation <= newer:
-            raise errors.StoreDown(f"{why}; no living token of {account} is known here")
-        return await self._stale(provider, name, row, why)
+            why = f"{trouble}; no living token of {account} is known here"
+            raise errors.BY_CODE[trouble.code](why)
+        return await self._stale(provider, name, row, str(trouble))
 
     async def _asked(
         self, provider: Provider, queue: str, name: str, min_ttl_ms: int, wait_ms: int, newer: int

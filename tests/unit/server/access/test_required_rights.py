@@ -30,6 +30,7 @@ Q.TOUCH q id 1                                  | take:q
 Q.BURY q id 1                                   | take:q
 Q.PEEK q id                                     | take:q or admin:q
 Q.PEEK q STATE ready                            | take:q or admin:q
+Q.REASONS q                                     | take:q or admin:q
 Q.UPDATE q id PRIORITY 3                        | admin:q
 Q.UPDATE q id PAYLOAD LEASE                     | admin:q
 Q.UPDATE q id PRIORITY 3 LEASE 0                | admin:q
@@ -43,6 +44,8 @@ Q.PAUSE q                                       | admin:q
 Q.RESUME q                                      | admin:q
 Q.PURGE q                                       | admin:q
 Q.RELEASEALL q                                  | admin:q
+Q.DROP q FORCE                                  | admin:q
+Q.DROPTOPIC topic                               | admin:topic
 Q.MOVE q COUNT 1 TO r                           | admin:q
 Q.MOVE q REASON TO TO r ALL                     | admin:q
 Q.LINK topic q                                  | admin:topic
@@ -85,6 +88,7 @@ S.PUT daily EVERY 1000 CATCHUP none q body      | schedule:daily
 S.DELETE daily                                  | schedule:daily
 S.PAUSE daily                                   | schedule:daily
 S.RESUME daily                                  | schedule:daily
+S.RUN daily                                     | schedule:daily
 S.LIST                                          |
 R.STATUS                                        |
 R.TRANSFER                                      | admin
@@ -314,7 +318,7 @@ async def test_lists_show_what_the_user_may_see() -> None:
         async def topics() -> dict[str, list[str]]:
             return {"mails.all": ["mails.a", "other"], "rest": ["mails.a"]}
 
-        async def topic(name: str) -> dict[str, Any]:
+        async def topic(name: str, *, marks: bool) -> dict[str, Any]:
             return {"topic": name, "queues": ["mails.a", "other"]}
 
         async def locks(count: int, after: str) -> Any:

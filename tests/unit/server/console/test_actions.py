@@ -52,6 +52,7 @@ QUEUE = "/v1/queues/a%2Fb%20c"
 # What is called, what is chosen in its dialog, and what is sent.
 CHOICES: tuple[tuple[str, dict[str, str], list[Any]], ...] = (
     ("purge(queue, {})", {"state": "buried"}, ["POST", f"{QUEUE}/purge", {"state": "buried"}]),
+    ("drop(queue, {})", {}, ["DELETE", f"{QUEUE}?force=true", None]),
     ("purge(queue, {})", {"state": "all"}, ["POST", f"{QUEUE}/purge", {}]),
     ("pause(queue)", {"minutes": "2"}, ["POST", f"{QUEUE}/pause", {"ms": 120_000}]),
     ("pause(queue)", {"minutes": ""}, ["POST", f"{QUEUE}/pause", {}]),

@@ -268,7 +268,7 @@ async def test_metrics_show_the_queues_that_have_answered(monkeypatch: pytest.Mo
     async with site() as subject:
         told = subject.door.queues.admin.stats
 
-        async def stats(queue: str) -> Any:
+        async def stats(queue: str, *, marks: bool) -> Any:
             return await (asyncio.shield(never) if queue == "mail" else told(queue))
 
         subject.door.queues.admin.stats = stats
@@ -283,7 +283,7 @@ async def test_metrics_show_the_queues_that_have_answered(monkeypatch: pytest.Mo
 
 
 def _raise(error: Exception) -> Callable[..., Any]:
-    def fail(*_: object) -> Any:
+    def fail(*_: object, **_options: object) -> Any:
         raise error
 
     return fail
@@ -375,8 +375,12 @@ ROUTES = {
             "buried/move",
         )
     },
+    "DELETE /v1/queues/{queue}": "admin",
+    "POST /v1/schedules/{name}/run": "schedule",
+    "DELETE /v1/topics/{topic}": "admin",
     "POST /v1/check": "admin",
     "GET /v1/queues/{queue}/buried": "take admin",
+    "GET /v1/queues/{queue}/buried/reasons": "take admin",
     "GET /v1/topics": "",
     "GET /v1/topics/{topic}": FIGURES,
     "PUT /v1/topics/{topic}/queues/{queue}": "admin",

@@ -63,6 +63,8 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.PEEK mail a maxstale 300", ("peek", "mail", "a", 300)),
         ("Q.PEEK mail STATE Ready COUNT 5 AFTER c", ("page", "mail", "ready", 5, "c")),
         ("Q.PEEK mail STATE Ready MAXSTALE 7", ("page", "mail", "ready", 100, "", 7)),
+        ("Q.REASONS mail", ("reasons", "mail")),
+        ("Q.REASONS mail MAXSTALE 7", ("reasons", "mail", 7)),
         ("Q.PAUSE mail", ("pause", "mail", None)),
         ("Q.PAUSE mail MS 5", ("pause", "mail", 5)),
         ("Q.RESUME mail", ("resume", "mail")),
@@ -72,6 +74,14 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.PURGE mail", ("purge", "mail", "")),
         ("Q.PURGE mail STATE Buried", ("purge", "mail", "buried")),
         ("Q.RELEASEALL mail", ("release_all", "mail")),
+        ("Q.LINK t q EXPIRE 5000", ("link", "t", "q", ("expire_ms", 5000))),
+        (
+            "Q.LINK t q capacity 9 expire 7",
+            ("link", "t", "q", ("capacity", 9), ("expire_ms", 7)),
+        ),
+        ("Q.DROP mail", ("drop", "mail", False)),
+        ("Q.DROP mail force", ("drop", "mail", True)),
+        ("Q.DROPTOPIC events", ("drop_topic", "events")),
         ("Q.MOVE dead COUNT 5 TO mail", ("move", "dead", "mail", 5)),
         (
             "Q.CONFIG mail SET shards 4 order edf",
@@ -109,8 +119,9 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
         ("Q.PEEK mail COUNT 5", "Q.PEEK needs an id, or STATE"),
         ("Q.CONFIG mail SHARDS 5", "SET and a value for each name"),
         ("Q.CONFIG mail SET shards 5 shards 6", "shards is given twice"),
-        ("Q.LINK mail", "Q.LINK has 1 arguments here; its form is: Q.LINK topic queue"),
+        ("Q.LINK mail", "Q.LINK has 1 arguments here; its form is: Q.LINK topic queue [EXPIRE ms]"),
         ("Q.LIST QUEUES", "Q.LIST has no option 'QUEUES'. It knows TOPICS"),
+        ("Q.DROP mail ALL", "Q.DROP has no option 'ALL'. It knows FORCE"),
         ("Q.STATS mail ALL", "Q.STATS has no option 'ALL'. It knows SHARDS"),
         ("Q.MOVE dead COUNT 5 COUNT 6", "COUNT is given beside its rival or twice"),
         (
@@ -129,10 +140,10 @@ async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str)
 
 @pytest.mark.parametrize(
     "request_",
-    ["Q.PUT _x a", "Q.TAKE FROM a _x", "Q.ACK _x a 1", "Q.DELETE _x a FORCE", "Q.PEEK _x a", "Q.STATS _x", "Q.CONFIG _x",
+    ["Q.PUT _x a", "Q.TAKE FROM a _x", "Q.ACK _x a 1", "Q.DELETE _x a FORCE", "Q.PEEK _x a", "Q.REASONS _x", "Q.STATS _x", "Q.CONFIG _x",
      "Q.PAUSE _x", "Q.KICK _x ID a", "Q.WAIT _x a 5",
      "Q.PURGE _x", "Q.RELEASEALL _x", "Q.MOVE _x COUNT 1 TO a", "Q.MOVE a COUNT 1 TO _x",
-     "Q.LINK _x a", "Q.LINK a _x", "Q.UNLINK _x a"],
+     "Q.DROP _x", "Q.DROPTOPIC _x", "Q.LINK _x a", "Q.LINK a _x", "Q.UNLINK _x a"],
 )  # fmt: skip
 async def test_the_systems_queues_are_denied(request_: str) -> None:
     async with doubles.Door() as door:

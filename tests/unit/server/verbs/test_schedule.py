@@ -74,9 +74,11 @@ async def test_what_does_not(request_: tuple[str | bytes, ...], word: bytes) -> 
 async def test_pause_and_resume() -> None:
     async with Door() as door:
         line = await door.dial()
-        line.send("S.PAUSE nightly", "S.RESUME nightly", "QUIT")
-        assert await line.rest() == b"+OK\r\n:7\r\n+OK\r\n"
-        assert door.schedules.calls == [("pause", "nightly"), ("resume", "nightly")]
+        line.send("S.PAUSE nightly", "S.RESUME nightly", "S.RUN nightly", "QUIT")
+        assert await line.rest() == b"+OK\r\n:7\r\n$13\r\nnightly:run:1\r\n+OK\r\n"
+        assert door.schedules.calls == [
+            ("pause", "nightly"), ("resume", "nightly"), ("run", "nightly"),
+        ]  # fmt: skip
 
 
 async def test_list_delete_and_status() -> None:

@@ -6,10 +6,13 @@ tests/live/tokens/provider/test_clients.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from support.manual_clock import ManualClock
 
@@ -31,6 +34,23 @@ GOOD = {"issuer": ISSUER, "token_endpoint": "https://as.example/t"}
 
 def provider(**settings: Any) -> Provider:
     return Provider(name="p", issuer=ISSUER, client_id="c", **settings)
+
+
+class Session:
+    """Asks ``answer`` for the status and the JSON of each address."""
+
+    def __init__(self, answer: Callable[[str], Awaitable[tuple[int, Any]]]) -> None:
+        self.answer = answer
+
+    @contextlib.asynccontextmanager
+    async def get(self, address: str, *, allow_redirects: bool) -> AsyncIterator[Any]:
+        assert not allow_redirects
+        status, found = await self.answer(address)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield json.dumps(found).encode()
+
+        yield SimpleNamespace(status=status, content=SimpleNamespace(iter_any=chunks))
 
 
 def test_the_well_known_part_goes_between_host_and_path() -> None:
@@ -86,61 +106,57 @@ async def test_it_is_asked_once_an_hour_and_goes_on_with_what_it_knew() -> None:
     asked: list[str] = []
     status = 200
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request.url.path)
-        return httpx.Response(404 if "oauth-auth" in request.url.path else status, json=GOOD)
+    async def answer(address: str) -> tuple[int, Any]:
+        asked.append(address)
+        return 404 if "oauth-auth" in address else status, GOOD
 
     clock = ManualClock()
-    discovery = Discovery(clock)
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        for _ in range(3):
-            assert await discovery.endpoint(provider(), client) == "https://as.example/t"
-        assert len(asked) == 2  # One place, then the other.
-        status = 503
-        await clock.advance(FRESH_S)
-        assert await discovery.endpoint(provider(), client) == "https://as.example/t"
-        assert await discovery.endpoint(provider(), client) == "https://as.example/t"
-        assert len(asked) == 4
-        other = Discovery(clock)
-        for _ in range(2):
-            with pytest.raises(
-                NotFoundError, match=r"HTTP 404; /tenant/.well-known/openid-configuration: HTTP 503"
-            ):
-                await other.endpoint(provider(), client)
-        assert len(asked) == 6
-        status = 200
-        await clock.advance(RETRY_S)
-        assert await other.endpoint(provider(), client) == "https://as.example/t"
-        assert (
-            await other.endpoint(Provider(name="q", token_url="https://q/t"), client)
-            == "https://q/t"
-        )
+    discovery, session = Discovery(clock), Session(answer)
+    for _ in range(3):
+        assert await discovery.endpoint(provider(), session) == "https://as.example/t"
+    assert len(asked) == 2  # One place, then the other.
+    status = 503
+    await clock.advance(FRESH_S)
+    assert await discovery.endpoint(provider(), session) == "https://as.example/t"
+    assert await discovery.endpoint(provider(), session) == "https://as.example/t"
+    assert len(asked) == 4
+    other = Discovery(clock)
+    for _ in range(2):
+        with pytest.raises(
+            NotFoundError, match=r"HTTP 404; /tenant/.well-known/openid-configuration: HTTP 503"
+        ):
+            await other.endpoint(provider(), session)
+    assert len(asked) == 6
+    status = 200
+    await clock.advance(RETRY_S)
+    assert await other.endpoint(provider(), session) == "https://as.example/t"
+    elsewhere = Provider(name="q", token_url="https://q/t")
+    assert await other.endpoint(elsewhere, session) == "https://q/t"
 
 
 @pytest.mark.thorough
 async def test_metadata_that_hang_hold_up_no_refresh_to_an_endpoint_that_is_known() -> None:
     hanging = False
 
-    async def answer(_request: httpx.Request) -> httpx.Response:
+    async def answer(_address: str) -> tuple[int, Any]:
         if hanging:
             await asyncio.get_running_loop().create_future()
-        return httpx.Response(200, json=GOOD)
+        return 200, GOOD
 
     clock = ManualClock()
-    discovery = Discovery(clock)
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        slow = provider(timeout_s=4.0)
-        assert await discovery.endpoint(slow, client) == "https://as.example/t"
-        hanging = True
-        await clock.advance(FRESH_S)
-        async with asyncio.timeout(slow.timeout_s):  # As the refresh has it.
-            first, second = await asyncio.gather(
-                discovery.endpoint(slow, client), discovery.endpoint(slow, client)
-            )
-        assert first == second == "https://as.example/t"
-        other = Discovery(clock)
-        with pytest.raises(NotFoundError, match="no answer"):
-            await other.endpoint(slow, client)
+    discovery, session = Discovery(clock), Session(answer)
+    slow = provider(timeout_s=4.0)
+    assert await discovery.endpoint(slow, session) == "https://as.example/t"
+    hanging = True
+    await clock.advance(FRESH_S)
+    async with asyncio.timeout(slow.timeout_s):  # As the refresh has it.
+        first, second = await asyncio.gather(
+            discovery.endpoint(slow, session), discovery.endpoint(slow, session)
+        )
+    assert first == second == "https://as.example/t"
+    other = Discovery(clock)
+    with pytest.raises(NotFoundError, match="no answer"):
+        await other.endpoint(slow, session)
 
 
 OWN = Provider(
@@ -168,12 +184,11 @@ def test_an_accounts_own_issuer_names_no_address_of_another_host(url: str) -> No
 
 
 async def test_each_account_is_asked_about_at_its_own_issuer() -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        issuer = f"https://{request.url.host}"
-        return httpx.Response(200, json={"issuer": issuer, "token_endpoint": f"{issuer}/t"})
+    async def answer(address: str) -> tuple[int, Any]:
+        issuer = f"https://{urlsplit(address).netloc}"
+        return 200, {"issuer": issuer, "token_endpoint": f"{issuer}/t"}
 
-    discovery = Discovery(ManualClock())
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        for tenant in ("a", "b", "a"):
-            its = filled(OWN, {"tenant": tenant})
-            assert await discovery.endpoint(its, client) == f"https://{tenant}.as.example/t"
+    discovery, session = Discovery(ManualClock()), Session(answer)
+    for tenant in ("a", "b", "a"):
+        its = filled(OWN, {"tenant": tenant})
+        assert await discovery.endpoint(its, session) == f"https://{tenant}.as.example/t"

@@ -106,6 +106,7 @@ local function finish(items)
       redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on
       redis.call('HSET', key('shard'), unpack(fields))
     end
+    if changed.layout then redis.call('PERSIST', key('shard')) end -- A dropped queue's is to end.
     for name, n in pairs(counts) do
       redis.call('HINCRBY', key('counts'), name, n)
     end

@@ -12,12 +12,19 @@ const COLORS = 6;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let library = null;
 
-/** The library as it is published, minified: a classic script, which makes a global. */
-const load = () => (library ??= new Promise((resolve, reject) => {
+/**
+ * The library as it is published, minified: a classic script, which makes a global. Where it did
+ * not come (null), the next figures ask for it again.
+ */
+const load = () => (library ??= new Promise((resolve) => {
   const script = document.createElement("script");
   script.src = new URL("./vendor/uPlot.iife.min.js", import.meta.url).href;
   script.onload = () => resolve(window.uPlot);
-  script.onerror = () => reject(new Error("uPlot could not be loaded"));
+  script.onerror = () => {
+    library = null;
+    script.remove();
+    resolve(null);
+  };
   document.head.append(script);
 }));
 
@@ -105,7 +112,7 @@ class TwPlot extends HTMLElement {
   async #draw() {
     const uPlot = await load();
     const width = this.clientWidth;
-    if (!this.isConnected || !this.#spec || !width) return;
+    if (!uPlot || !this.isConnected || !this.#spec || !width) return;
     const data = dataOf(this.#spec);
     const { title, unit, bars, series } = this.#spec;
     const shape = JSON.stringify([title, unit, bars, series.map((one) => one.label), inUtc()]);

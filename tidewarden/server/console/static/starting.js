@@ -8,7 +8,8 @@ const AGAIN_MS = 2000;
 addEventListener(
   "error",
   (event) => {
-    if (!(event.target instanceof HTMLScriptElement)) return;
+    // What a page loads later, of a node that has gone meanwhile, is not missed at the start.
+    if (!(event.target instanceof HTMLScriptElement) || event.target.type !== "module") return;
     document.querySelector("main p").textContent =
       "A part of the console did not come. It is loaded again in two seconds.";
     setTimeout(() => location.reload(), AGAIN_MS);

@@ -15,6 +15,8 @@ from tidewarden.errors import (
     Full,
     Internal,
     NoAuth,
+    NoQuorum,
+    StoreDown,
     Timeout,
     TooBig,
     Unreachable,
@@ -63,6 +65,8 @@ def kinds_of(route: Route[Any]) -> set[type[Error]]:
         found |= {*OF_USERS}
     if route.body is not None:
         found |= {*OF_BODIES}
+    if StoreDown in found:  # a store that is away, because no majority of the nodes is in reach
+        found |= {NoQuorum}
     return found
 
 

@@ -15,7 +15,7 @@ from tidewarden.server.http.caller import queue_in_path
 from tidewarden.server.http.params import body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Check, Route, whole
-from tidewarden.server.http.task_fields import Ms, TaskId
+from tidewarden.server.http.task_fields import MaxStaleMs, Ms, TaskId
 from tidewarden.server.verbs.queue import queue_name
 
 from .tasks import QUEUE, PageOptions, TaskPage, page_of
@@ -55,6 +55,36 @@ class Move(Chosen, forbid_unknown_fields=True, kw_only=True):
     to: Annotated[str, Meta(description="The queue that gets them.", examples=["mail.retry"])]
 
 
+class ReasonOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Says how old the counts may be."""
+
+    max_stale_ms: MaxStaleMs = 0
+
+
+class Reason(msgspec.Struct):
+    """Shows how many tasks were buried for one reason, when, and the last of them."""
+
+    reason: str
+    tasks: int
+    first_ms: int
+    last_ms: int
+    example: str
+
+
+class Reasons(msgspec.Struct):
+    """
+    Shows why tasks were buried: of ``tasks`` that were looked at, ``others`` have further reasons.
+
+    ``more``: so many are buried that some were not looked at.
+    """
+
+    queue: str
+    tasks: int
+    reasons: list[Reason]
+    others: int
+    more: bool
+
+
 class Kicked(msgspec.Struct):
     """Says how many tasks became ready."""
 
@@ -78,6 +108,11 @@ class BuriedRoutes:
         """Return a page of the buried tasks with their histories, the longest buried first."""
         queue, asked = queue_in_path(request), parameters_of(request, PageOptions)
         return respond(await page_of(self._queues, queue, asked, "buried"))
+
+    async def reasons(self, request: web.Request) -> web.Response:
+        """Count the buried tasks by why they were buried, the most frequent reason first."""
+        queue, asked = queue_in_path(request), parameters_of(request, ReasonOptions)
+        return respond(await self._queues.admin.reasons(queue, asked.max_stale_ms))
 
     async def kick(self, request: web.Request) -> web.Response:
         """Make buried tasks ready."""
@@ -120,6 +155,15 @@ ROUTES = (
         BuriedRoutes.page,
         query=PageOptions,
         answer=TaskPage,
+        errors=(BadArg, StoreDown),
+    ),
+    Route(
+        "GET",
+        f"{QUEUE}/buried/reasons",
+        "Q.REASONS",
+        BuriedRoutes.reasons,
+        query=ReasonOptions,
+        answer=Reasons,
         errors=(BadArg, StoreDown),
     ),
     Route(

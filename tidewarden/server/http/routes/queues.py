@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from tidewarden.errors import BadArg, Internal, NotFound, Stale, StoreDown
+from tidewarden.errors import BadArg, Full, Internal, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
 from tidewarden.queue.settings import LIMITS, OURS, QueueSettings
 from tidewarden.queue.task import TIME_MAX_MS
@@ -99,6 +99,18 @@ class Purged(msgspec.Struct):
     purged: int
 
 
+class DropOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Says whether a queue goes with its tasks and its links, which ``force`` asks for."""
+
+    force: bool = False
+
+
+class Dropped(msgspec.Struct):
+    """Says how many tasks went with the queue."""
+
+    dropped: int
+
+
 class Released(msgspec.Struct):
     """Says how many leases were ended."""
 
@@ -132,12 +144,13 @@ class QueueRoutes:
         """Return the figures of the queues that the caller may see, by name."""
         asked = parameters_of(request, ListOptions)
         rights = self._rights(request)
-        names = sorted(await seen_names(self._queues, rights))
+        names = sorted(await seen_names(await self._queues.admin.names(), rights))
         first = bisect.bisect_right(names, asked.after)
         found: list[dict[str, Any]] = []
         for name in names[first : first + asked.count]:
-            with contextlib.suppress(Internal):  # its settings cannot be read; the doctor names it
-                found.append(await self._queues.admin.stats(name))
+            # Its settings cannot be read (the doctor names it), or it was dropped meanwhile.
+            with contextlib.suppress(Internal, NotFound):
+                found.append(await self._queues.admin.stats(name, marks=True))
         more = first + asked.count < len(names)
         return respond(QueueList(found, names[first + asked.count - 1] if more else ""))
 
@@ -145,7 +158,7 @@ class QueueRoutes:
         """Return a queue's settings and figures."""
         queue, asked = queue_in_path(request), parameters_of(request, QueueOptions)
         stats = await self._stats(queue, asked)
-        settings = await self._queues.admin.settings(queue)
+        settings = await self._queues.admin.settings(queue, marks=True)
         return respond(QueueState(queue, settings, stats))
 
     async def stats(self, request: web.Request) -> web.Response:
@@ -155,7 +168,7 @@ class QueueRoutes:
 
     async def _stats(self, queue: str, asked: QueueOptions) -> dict[str, Any]:
         found = await self._queues.admin.stats(
-            queue, by_shard=asked.by_shard, max_stale_ms=asked.max_stale_ms
+            queue, by_shard=asked.by_shard, max_stale_ms=asked.max_stale_ms, marks=True
         )
         if "topic" in found:
             raise NotFound(f"{queue} is a topic, and no queue: see /v1/topics")
@@ -194,6 +207,11 @@ class QueueRoutes:
         state = "" if asked.state is UNSET else asked.state
         return respond(Purged(await whole(self._queues.bulk.purge(queue, state))))
 
+    async def drop(self, request: web.Request) -> web.Response:
+        """Drop a queue, which has to be empty, or goes with its tasks."""
+        queue, asked = queue_in_path(request), parameters_of(request, DropOptions)
+        return respond(Dropped(await whole(self._queues.dropped.drop(queue, force=asked.force))))
+
     async def release_all(self, request: web.Request) -> web.Response:
         """End every lease as a release, whoever holds it."""
         queue, _ = queue_in_path(request), await body_of(request, NoOptions)
@@ -211,10 +229,11 @@ class QueueRoutes:
         return respond(Checks(await whole(self._check_all(asked.repair))))
 
     async def _check_all(self, repair: bool) -> list[dict[str, Any]]:
-        return [
-            await self._queues.consistency.check(name, repair=repair)
-            for name in await self._queues.catalog.names()
-        ]
+        found = []
+        for name in await self._queues.catalog.names():
+            with contextlib.suppress(NotFound):  # it was dropped since the names were read
+                found.append(await self._queues.consistency.check(name, repair=repair))
+        return found
 
 
 def _changes(request: web.Request) -> list[bytes]:
@@ -264,6 +283,15 @@ ROUTES = (
         answer=Settings,
         errors=(BadArg, Stale, *STORE),
         arguments=_changes,
+    ),
+    Route(
+        "DELETE",
+        QUEUE,
+        "Q.DROP",
+        QueueRoutes.drop,
+        query=DropOptions,
+        answer=Dropped,
+        errors=(BadArg, Full, NotFound, Stale, *STORE),
     ),
     Route(
         "POST",

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from tidewarden.errors import BadArg, Exists, NotFound
+from tidewarden.errors import BadArg, Exists, Full, NotFound
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.schedules import Schedules
 from tidewarden.scheduler.trigger import Spec
@@ -160,6 +160,12 @@ class SchedulePaused(msgspec.Struct):
     paused: bool = True
 
 
+class ScheduleRan(msgspec.Struct):
+    """Says under which id the task was put."""
+
+    id: str
+
+
 class ScheduleRoutes:
     """
     Answers ``/v1/schedules``.
@@ -215,6 +221,10 @@ class ScheduleRoutes:
         """Resume a schedule with the tick that it stood at."""
         return respond({"next_ms": await whole(self._schedules.resume(_name(request)))})
 
+    async def run(self, request: web.Request) -> web.Response:
+        """Put the schedule's task now, once; its ticks stay as they are."""
+        return respond({"id": await whole(self._schedules.run(_name(request)))})
+
 
 def _name(request: web.Request) -> str:
     check_path(request)
@@ -256,6 +266,14 @@ ROUTES = (
         ScheduleRoutes.resume,
         answer=NextTick,
         errors=(NotFound, *STORE),
+    ),
+    Route(
+        "POST",
+        f"{SCHEDULE}/run",
+        "S.RUN",
+        ScheduleRoutes.run,
+        answer=ScheduleRan,
+        errors=(BadArg, Full, NotFound, *STORE),
     ),
     Route(
         "GET",

@@ -424,7 +424,8 @@ class TaskRoutes:
         """Return a task as it lies, with how it has failed before."""
         queue, task_id = task_in_path(request)
         options = parameters_of(request, PeekOptions)
-        return respond(seen(await self._queues.admin.peek(queue, task_id, options.max_stale_ms)))
+        found = await self._queues.admin.peek(queue, task_id, options.max_stale_ms, marks=True)
+        return respond(seen(found))
 
     async def page(self, request: web.Request) -> web.Response:
         """Return a page of the tasks in one state, in its order."""
@@ -475,7 +476,7 @@ class TaskRoutes:
 async def page_of(queues: Queues, queue: str, asked: PageOptions, state: str) -> TaskPage:
     """Return a page of the tasks in one state. Raises: BadArg."""
     found, after = await queues.admin.page(
-        queue, state, asked.count, asked.after, asked.max_stale_ms
+        queue, state, asked.count, asked.after, asked.max_stale_ms, marks=True
     )
     return TaskPage([seen(one) for one in found], after)
 

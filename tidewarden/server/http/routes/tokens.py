@@ -27,6 +27,7 @@ from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.params import NoOptions, body_of, check_path, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Route, whole
+from tidewarden.server.http.task_fields import StaleMs
 from tidewarden.server.verbs.token import (
     Note,
     account_name,
@@ -314,6 +315,7 @@ class Account(msgspec.Struct, kw_only=True):
 class WholeAccount(Account, kw_only=True):
     """Shows how an account is, and more of it, without its tokens."""
 
+    stale_ms: StaleMs | UnsetType = UNSET
     token_type: TokenType
     scope: Annotated[str, Meta(examples=["read write"])]
     extras: Extras
@@ -438,6 +440,7 @@ class Provider(msgspec.Struct, kw_only=True):
     held_until_ms: UnixMsOrNone
     failures: Annotated[int, Meta(description="Probes that failed in a row, while all wait.")]
     advice: Advice
+    stale_ms: StaleMs | UnsetType = UNSET
 
 
 class ProviderList(msgspec.Struct):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, Meta, UnsetType
 
-from tidewarden.errors import BadArg, Full, NotFound, StoreDown
+from tidewarden.errors import BadArg, Full, NotFound, Stale, StoreDown
 from tidewarden.queue import Queues
+from tidewarden.queue.settings import LIMITS
 from tidewarden.server.http.caller import queue_in_path
 from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import RightsOf, Route, whole
+from tidewarden.server.http.route import STORE, RightsOf, Route, whole
 from tidewarden.server.verbs.queue_admin import seen_topics
 
 
@@ -27,6 +31,13 @@ class Topics(msgspec.Struct):
     topics: list[Topic]
 
 
+class LinkOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Says what the queue is set to before; what is absent stays. As those of Q.CONFIG."""
+
+    expire_ms: Annotated[int, Meta(ge=0, le=LIMITS["expire_ms"][1])] | UnsetType = UNSET
+    capacity: Annotated[int, Meta(ge=0, le=LIMITS["capacity"][1])] | UnsetType = UNSET
+
+
 class Linked(msgspec.Struct):
     """Says whether the queue was not linked before."""
 
@@ -37,6 +48,12 @@ class Unlinked(msgspec.Struct):
     """Says whether the queue was linked before."""
 
     unlinked: bool
+
+
+class TopicDropped(msgspec.Struct):
+    """Says how many queues were linked to the topic."""
+
+    unlinked: int
 
 
 class TopicRoutes:
@@ -64,11 +81,18 @@ class TopicRoutes:
         found = await seen_topics(self._queues, self._rights(request))
         return [Topic(name, queues) for name, queues in sorted(found.items())]
 
+    async def drop(self, request: web.Request) -> web.Response:
+        """Drop a topic; its queues stay, with what they hold."""
+        topic = queue_in_path(request, "topic")
+        parameters_of(request, NoOptions)
+        return respond(TopicDropped(await whole(self._queues.dropped.drop_topic(topic))))
+
     async def link(self, request: web.Request) -> web.Response:
         """Link a queue to a topic, each of which is made if it is new."""
         topic, queue = queue_in_path(request, "topic"), queue_in_path(request)
-        await body_of(request, NoOptions)
-        return respond(Linked(await whole(self._queues.topics.link(topic, queue)) == 1))
+        asked = msgspec.structs.asdict(await body_of(request, LinkOptions))
+        settings = {name: value for name, value in asked.items() if value is not UNSET}
+        return respond(Linked(await whole(self._queues.topics.link(topic, queue, settings)) == 1))
 
     async def unlink(self, request: web.Request) -> web.Response:
         """Put no more of a topic's tasks into a queue; what it holds stays."""
@@ -94,8 +118,12 @@ ROUTES = (
         errors=(BadArg, NotFound, StoreDown),
     ),
     Route(
-        "PUT", f"{TOPIC}/queues/{{queue}}", "Q.LINK", TopicRoutes.link, body=NoOptions,
-        answer=Linked, errors=(BadArg, Full, StoreDown), arguments=_both,
+        "DELETE", TOPIC, "Q.DROPTOPIC", TopicRoutes.drop, query=NoOptions, answer=TopicDropped,
+        errors=(BadArg, NotFound, StoreDown),
+    ),
+    Route(
+        "PUT", f"{TOPIC}/queues/{{queue}}", "Q.LINK", TopicRoutes.link, body=LinkOptions,
+        answer=Linked, errors=(BadArg, Full, NotFound, Stale, *STORE), arguments=_both,
     ),
     Route(
         "DELETE", f"{TOPIC}/queues/{{queue}}", "Q.UNLINK", TopicRoutes.unlink, query=NoOptions,

@@ -35,14 +35,17 @@ export function queuePage(queue, query) {
       const tasks = may(["take", "admin"], queue)
         ? await getIf(`${of}/tasks${queryOf({ state: shown, count: PAGE, after })}`, signal)
         : null;
-      return { stats, settings, history, tasks, shown };
+      const reasons = tasks && shown === "buried"
+        ? await getIf(`${of}/buried/reasons`, signal) : null;
+      return { stats, settings, history, tasks, shown, reasons };
     },
-    view: ({ stats, settings: set, history: past, tasks, shown }, again) => [
+    view: ({ stats, settings: set, history: past, tasks, shown, reasons }, again) => [
       h("p", {}, h("a", { href: link(["queues"]) }, "All queues")),
       health(stats),
       buttons(queue, stats, again),
       past ? h("section", {}, h("h2", {}, "The last hour"),
         h("div", { class: "plots" }, figures(past).map(plot))) : null,
+      reasons?.reasons.length ? reasonSection(queue, reasons, again) : null,
       taskSection(queue, stats, tasks, shown, after, again),
       settingsOf(queue, set, again),
     ],
@@ -77,17 +80,40 @@ function health(stats) {
 
 function buttons(queue, stats, again) {
   if (!actions.mayAdmin(queue)) return null;
-  const button = (text, work, danger) => h("button", {
+  const button = (text, work, danger, then = again) => h("button", {
     type: "button",
     class: danger ? "danger" : null,
-    on: { click: async () => (await work()) && again() },
+    on: { click: async () => (await work()) && then() },
   }, text);
   return h("div", { class: "actions", role: "group", "aria-label": "What can be done" },
     stats.paused_until_ms ? button("Resume", () => actions.resume(queue))
       : button("Pause …", () => actions.pause(queue)),
     stats.buried ? button("Kick buried …", () => actions.kickMany(queue)) : null,
     stats.buried ? button("Move buried …", () => actions.moveMany(queue)) : null,
-    button("Purge …", () => actions.purge(queue, stats), true));
+    button("Purge …", () => actions.purge(queue, stats), true),
+    button("Drop …", () => actions.drop(queue, stats), true, () => go(["queues"])));
+}
+
+function reasonSection(queue, found, again) {
+  const button = (text, work) => h("button", { type: "button",
+    on: { click: async () => (await work()) && again() } }, text);
+  return h("section", { "data-key": "reasons" }, h("h2", {}, "Why tasks are buried"),
+    table("Reasons", [
+      { title: "Tasks", number: true, cell: (row) => number(row.tasks) },
+      { title: "Reason", cell: (row) => row.reason || "–" },
+      { title: "First", cell: (row) => time(row.first_ms) },
+      { title: "Last", cell: (row) => time(row.last_ms) },
+      { title: "For example", cell: (row) =>
+        h("a", { href: link(["queues", queue, "tasks", row.example]) }, row.example) },
+      { title: "All of these", cell: (row) => (actions.mayAdmin(queue) && row.reason
+        ? h("span", { class: "row" },
+          button("Kick …", () => actions.kickMany(queue, row.reason)),
+          button("Move …", () => actions.moveMany(queue, row.reason))) : null) },
+    ], found.reasons, { key: (row) => row.reason }),
+    found.others ? h("p", { class: "quiet" },
+      `${counted(found.others, "task")} of further reasons.`) : null,
+    found.more ? h("p", { class: "quiet" },
+      `The ${number(found.tasks)} tasks that were buried first.`) : null);
 }
 
 function taskSection(queue, stats, tasks, shown, after, again) {

@@ -74,14 +74,29 @@ export async function purge(queue, counts) {
     (told) => `Removed: ${number(told.purged)}.`);
 }
 
-/** Makes buried tasks ready. */
-export async function kickMany(queue) {
+/** Drops the queue; its name must be typed. */
+export async function drop(queue, counts) {
+  const answer = await ask({
+    title: "Drop the queue?",
+    text: [code(queue), ` goes with its ${counted(counts.total ?? 0, "task")}, which cannot be had`,
+      " back. Whoever uses its name is told so; Q.CONFIG makes it again."],
+    verb: "Drop it",
+    danger: true,
+    typed: queue,
+  });
+  return Boolean(answer) && act(() => remove(path`/v1/queues/${queue}` + query({ force: true })),
+    (told) => `${queue} is dropped, with ${counted(told.dropped, "task")}.`);
+}
+
+/** Makes buried tasks ready; those of one reason, where that is given. */
+export async function kickMany(queue, reason = "") {
+  const which = SELECTION.map((one) => (one.name === "reason" ? { ...one, value: reason } : one));
   const answer = await ask({
     title: "Make buried tasks ready?",
     text: ["Their attempts, losses and history start afresh, and takers of ", code(queue),
       " get them again, those buried longest first."],
     verb: "Kick",
-    fields: SELECTION,
+    fields: which,
   });
   if (!answer) return false;
   return act(() => post(path`/v1/queues/${queue}/buried/kick`, selected(answer)),
@@ -93,13 +108,14 @@ export const kickOne = (queue, id) =>
   act(() => post(path`/v1/queues/${queue}/buried/kick`, { id }),
     (told) => (told.kicked ? `${id} is ready.` : `${id} was not buried any more.`));
 
-/** Moves buried tasks to another queue. */
-export async function moveMany(queue) {
+/** Moves buried tasks to another queue; those of one reason, where that is given. */
+export async function moveMany(queue, reason = "") {
+  const which = SELECTION.map((one) => (one.name === "reason" ? { ...one, value: reason } : one));
   const answer = await ask({
     title: "Move buried tasks?",
     text: ["They leave ", code(queue), " and are ready in the other queue, under their ids."],
     verb: "Move",
-    fields: [{ name: "to", label: "To which queue", required: true }, ...SELECTION],
+    fields: [{ name: "to", label: "To which queue", required: true }, ...which],
   });
   if (!answer?.to) return false;
   return act(

@@ -70,5 +70,7 @@ function buttons({ name, state }, again) {
         `${name} goes on.`))
       : button("Pause", () => act(() => post(path`/v1/schedules/${name}/pause`),
         `${name} is paused.`)),
+    button("Run now", () => act(() => post(path`/v1/schedules/${name}/run`),
+      (told) => `${told.id} is put.`)),
     button("Delete …", forget, true));
 }
