@@ -195,8 +195,7 @@ async def open_tokens(
             failures.Patience(confirm_s, config.tokens.give_up_s),
         )
         await _open_queues(queues, list(ground.directory.queues.values()))
-        lasting = AccountStore(shown or run_script, queues.catalog)
-        return await _put_together(ground, closing, connected, lasting, forced_ms, mac)
+        return await _put_together(ground, closing, connected, shown or run_script, forced_ms, mac)
     except BaseException:
         await closing.aclose()
         raise
@@ -214,7 +213,7 @@ async def _put_together(
     ground: _Ground,
     closing: contextlib.AsyncExitStack,
     connected: Callable[[], bool],
-    lasting: AccountStore,
+    shown: RunScript,
     forced_ms: int,
     mac: Mac | None,
 ) -> Tokens:
@@ -242,7 +241,7 @@ async def _put_together(
     closing.push_async_callback(offline.stop)
     reader = Reader(
         accounts,
-        lasting,
+        AccountStore(shown, ground.queues.catalog),
         ground.vault,
         clock,
         ground.cache,
