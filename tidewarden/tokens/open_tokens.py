@@ -136,10 +136,9 @@ async def open_tokens(
         call: sends one command to the store, for what is the cluster's and of no shard.
         script: runs a token script and returns when its write is as durable as the store can make
             it; ``queues.scripts.run`` when absent.
+        shown: likewise, what readers are shown: see ``ShardScripts.shown_on``.
         connected: whether the store is, as far as is known: while it is not, nobody need wait for
             it to say so.
-        shown: runs a script that reads what readers are shown: see ``ShardScripts.shown_on``;
-            ``script`` when absent.
         cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and
             nobody answered.
         members: their ``host:base_port`` by name, as they are now; None: as configured.
