@@ -299,7 +299,7 @@ class Daemon:
             small_writes(parts.control.call),
             script=functools.partial(parts.queues.scripts.items_on, accounts),
             connected=lambda: accounts.up and parts.queues.catalog.durability.confirms,
-            shows=functools.partial(parts.queues.catalog.durability.shows, accounts),
+            shown=functools.partial(parts.queues.scripts.shown_on, accounts),
             cluster_secret=self._secret,
             nodes=lambda: nodes.living(),
             members=lambda: {**nodes.addresses, **base_addresses(raft.seats())},

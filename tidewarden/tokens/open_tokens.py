@@ -59,7 +59,7 @@ from .vault.vault import Vault, open_vault
 from .verbs.figures import Figures
 from .verbs.grants import Grants
 from .verbs.listing import Listing
-from .verbs.reader import Reader, Shows, shown
+from .verbs.reader import Reader
 from .why.stories import Stories
 
 OPENED_TOGETHER = 32  # queues that are made, or read, at a time
@@ -124,7 +124,7 @@ async def open_tokens(
     forced_ms: int = FORCED_MS,
     script: RunScript | None = None,
     connected: Callable[[], bool] = lambda: True,
-    shows: Shows = lambda: shown,
+    shown: RunScript | None = None,
     cluster_secret: str = "",
     members: Callable[[], Mapping[str, str]] | None = None,
     nodes: Callable[[], int] = lambda: 1,
@@ -136,9 +136,9 @@ async def open_tokens(
         call: sends one command to the store, for what is the cluster's and of no shard.
         script: runs a token script and returns when its write is as durable as the store can make
             it; ``queues.scripts.run`` when absent.
+        shown: likewise, what readers are shown: see ``ShardScripts.shown_on``.
         connected: whether the store is, as far as is known: while it is not, nobody need wait for
             it to say so.
-        shows: tells whether a reader may be shown what the store has: see :data:`Shows`.
         cluster_secret: by which nodes ask each other for answers; empty: nobody is asked, and
             nobody answered.
         members: their ``host:base_port`` by name, as they are now; None: as configured.
@@ -194,7 +194,7 @@ async def open_tokens(
             failures.Patience(confirm_s, config.tokens.give_up_s),
         )
         await _open_queues(queues, list(ground.directory.queues.values()))
-        return await _put_together(ground, closing, connected, shows, forced_ms, mac)
+        return await _put_together(ground, closing, connected, shown or run_script, forced_ms, mac)
     except BaseException:
         await closing.aclose()
         raise
@@ -212,7 +212,7 @@ async def _put_together(
     ground: _Ground,
     closing: contextlib.AsyncExitStack,
     connected: Callable[[], bool],
-    shows: Shows,
+    shown: RunScript,
     forced_ms: int,
     mac: Mac | None,
 ) -> Tokens:
@@ -240,6 +240,7 @@ async def _put_together(
     closing.push_async_callback(offline.stop)
     reader = Reader(
         accounts,
+        AccountStore(shown, ground.queues.catalog),
         ground.vault,
         clock,
         ground.cache,
@@ -248,7 +249,6 @@ async def _put_together(
         connected,
         forced_ms,
         near,
-        shows,
     )
     closing.callback(reader.stop)
     replay = JournalReplay(

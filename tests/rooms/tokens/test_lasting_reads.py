@@ -1,10 +1,10 @@
-"""A reader is shown what the store has once that lasts: see ``Durability.shows``."""
+"""A reader is shown what the store has once that lasts: see ``ShardScripts.shown_on``."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,38 @@ import pytest
 from support.tokens import harness
 
 from tidewarden.errors import NoQuorum
+from tidewarden.queue.shards.shard_scripts import READS_MAX
+from tidewarden.store.durability.held_answers import Moved
 from tidewarden.tokens import Tokens
-from tidewarden.tokens.verbs.reader import READS_MAX, Shows
+
+TROUBLE = "no member acknowledges"
 
 
 @contextlib.asynccontextmanager
-async def reading(valkey: Any, folder: Path, shows: Shows) -> AsyncIterator[Tokens]:
-    """The tokens of a node that refreshes none, with an account whose token is ``first``."""
+async def reading(
+    valkey: Any,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    firm: Callable[[], Awaitable[None]],
+    refused: Callable[[], bool] = lambda: False,
+) -> AsyncIterator[Tokens]:
+    """
+    The tokens of a node that refreshes none, with an account whose token is ``first``.
+
+    ``firm``: returns when what was read may be shown; ``refused``: that is known to be in vain.
+    """
+
+    def begun(_link: Any) -> Callable[[], Awaitable[None]]:
+        if refused():
+            raise NoQuorum(TROUBLE)
+        return firm
+
+    def shown(*words: Any) -> Awaitable[Any]:
+        return side.queues.scripts.shown_on(side.link, *words)
+
     unused = harness.provider("http://127.0.0.1:9/")
-    async with harness.node(valkey, folder, unused, go=False, shows=shows) as side:
+    async with harness.node(valkey, folder, unused, go=False, shown=shown) as side:
+        monkeypatch.setattr(side.queues.catalog.durability, "shown", begun)
         await put(side.tokens, "first")
         yield side.tokens
 
@@ -31,15 +54,16 @@ async def put(tokens: Tokens, access: str) -> None:
     await tokens.put("p/a", grant)
 
 
-async def test_a_token_is_held_back_until_it_lasts(valkey: Any, tmp_path: Path) -> None:
+async def test_a_token_is_held_back_until_it_lasts(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answered, lasts = asyncio.Event(), asyncio.Event()
 
-    async def shown() -> bool:
+    async def firm() -> None:
         answered.set()
         await lasts.wait()
-        return True
 
-    async with reading(valkey, tmp_path, lambda: shown) as tokens:
+    async with reading(valkey, tmp_path, monkeypatch, firm) as tokens:
         asked = asyncio.create_task(tokens.get("p/a"))
         await answered.wait()
         assert not asked.done(), "only the primary may have it yet"
@@ -47,60 +71,60 @@ async def test_a_token_is_held_back_until_it_lasts(valkey: Any, tmp_path: Path) 
         assert (await asked).access_token == "first"
 
 
-async def test_it_is_read_again_where_another_server_took_over(valkey: Any, tmp_path: Path) -> None:
+async def test_it_is_read_again_where_another_server_took_over(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = 0
 
-    async def shown() -> bool:
+    async def firm() -> None:
         nonlocal asked
         asked += 1
         if asked == 1:
             await put(tokens, "of the next primary")
-        return asked > 1
+            raise Moved("another server has taken over")
 
-    async with reading(valkey, tmp_path, lambda: shown) as tokens:
+    async with reading(valkey, tmp_path, monkeypatch, firm) as tokens:
         assert (await tokens.get("p/a")).access_token == "of the next primary"
 
 
-async def test_it_is_not_read_again_and_again(valkey: Any, tmp_path: Path) -> None:
+async def test_it_is_not_read_again_and_again(
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = 0
 
-    async def shown() -> bool:
+    async def firm() -> None:
         nonlocal asked
         asked += 1
-        return False
+        raise Moved("another server has taken over")
 
-    async with reading(valkey, tmp_path, lambda: shown) as tokens:
-        with pytest.raises(NoQuorum, match=r"one server after the other took over.* p/a is known"):
+    async with reading(valkey, tmp_path, monkeypatch, firm) as tokens:
+        with pytest.raises(NoQuorum, match="another server has taken over; no living token"):
             await tokens.get("p/a")
         assert asked == READS_MAX
 
 
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_while_nothing_is_known_to_last_what_was_shown_before_is_stale(
-    valkey: Any, tmp_path: Path, at_once: bool
+    valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
-    trouble = ""
+    troubled = True
 
-    async def shown() -> bool:
-        if trouble:
-            raise NoQuorum(trouble)
-        return True
-
-    def shows() -> Any:
-        if trouble and at_once:
-            raise NoQuorum(trouble)
-        return shown
+    async def firm() -> None:
+        if troubled:
+            raise NoQuorum(TROUBLE)
 
     async def states() -> list[str]:
         return [(await tokens.get("p/a")).state for _ in range(2)]
 
-    async with reading(valkey, tmp_path, shows) as tokens:
-        trouble = "no member acknowledges"
-        with pytest.raises(NoQuorum, match="no member acknowledges; no living token of p/a"):
+    def refused() -> bool:
+        return at_once and troubled
+
+    async with reading(valkey, tmp_path, monkeypatch, firm, refused) as tokens:
+        with pytest.raises(NoQuorum, match=f"{TROUBLE}; no living token of p/a"):
             await tokens.get("p/a")
-        trouble = ""
+        troubled = False
         assert await states() == ["fresh"] * 2
-        trouble = "no member acknowledges"
+        troubled = True
         assert await states() == ["stale"] * 2
-        trouble = ""
+        troubled = False
         assert await states() == ["fresh"] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,12 +14,16 @@ from tidewarden.queue.catalog import Catalog
 from tidewarden.store import Scripts
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
+from tidewarden.store.durability.held_answers import Moved
 
 from .resharding import Resharded
 from .shard import Shard
 
+log = logging.getLogger("tidewarden.queue")
+
 KEYS_TOGETHER = 64  # keys in one EXISTS; where it finds any, they are asked for one by one
 HAVING_MAX = 1024  # keys asked for at a time
+READS_MAX = 3  # of what is to be shown, if each time another server takes over meanwhile
 NEVER_MS = 1 << 42  # stands for never in a shard's record, as record.lua has it
 
 
@@ -67,6 +72,34 @@ class ShardScripts:
     ) -> Any:
         """Return the items of a script that is run as by :meth:`run_on`."""
         return (await self.run_on(link, name, queue, shard, args))[2]
+
+    async def shown_on(
+        self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
+    ) -> Any:
+        """
+        Return the items of a script that reads, once they may be shown to somebody.
+
+        Whoever reads so later is shown nothing older, see :meth:`Durability.shown`. Where another
+        server takes over meanwhile, it is read again. It runs on another connection.
+
+        Raises: NoQuorum: nothing may be shown now; what :meth:`run` raises.
+        """
+        await self._catalog.open(queue)
+        for _ in range(READS_MAX - 1):
+            try:
+                return await self._shown(link, name, queue, shard, args)
+            except (Moved, Resharded) as error:
+                log.debug("%s of %s is read again: %s", name, queue, error)
+        return await self._shown(link, name, queue, shard, args)
+
+    async def _shown(
+        self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
+    ) -> Any:
+        place = self._shard_at(queue, shard)
+        firm = self._catalog.durability.shown(link)
+        _, _, _, items = await place.run_by(link, name, args)
+        await firm()
+        return items
 
     async def _run_by(
         self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]

@@ -21,7 +21,6 @@ from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 from .cluster_commit import ClusterCommit, PrimaryCommit
 from .fsync_commit import FsyncCommit
 from .group_commit import GroupCommit, Requirement
-from .held_answers import Moved
 from .set_commit import LANES, SetCommit
 
 log = logging.getLogger("tidewarden.store")
@@ -34,14 +33,6 @@ SYSTEM = "system"  # the durability of the system's own queues, beside those a q
 
 async def at_once() -> None:
     """Return at once: the answer is as firm as required."""
-
-
-async def _shown(firm: Callable[[], Awaitable[None]]) -> bool:
-    try:
-        await firm()
-    except Moved:
-        return False
-    return True
 
 
 class Unavailable(NamedTuple):
@@ -346,20 +337,19 @@ class Durability:
             raise NoQuorum(commit.why)
         return commit.begun(key) if commit is not None else at_once
 
-    def shows(self, data: StoreClient) -> Callable[[], Awaitable[bool]]:
+    def shown(self, data: StoreClient) -> Callable[[], Awaitable[None]]:
         """
         Return a function that waits until what a read by ``data`` found may be shown.
 
         That is once every store that may take over has it, and none has taken over: who reads later
         is shown nothing older. Call this before the read is sent, and the function after the
-        answer. It returns False where another server has taken over: then read again. Only stores
-        that replicate as an in-sync set are waited for.
+        answer. Only stores that replicate as an in-sync set are waited for.
 
-        Raises: NoQuorum: it cannot be known now (at once), or was not in time (the function).
+        Raises: NoQuorum: it cannot be known now (at once), or was not in time (the function), as
+        where another server has taken over (Moved).
         """
-        if not self._replicated or self._connect is None:
-            return functools.partial(_shown, at_once)
-        return functools.partial(_shown, self._by_set_of(data).begun())
+        replicates = self._replicated and self._connect is not None
+        return self._by_set_of(data).begun() if replicates else at_once
 
     async def stop(self) -> None:
         """Stop every group commit; the outcome of waiting answers is told to be unknown."""

@@ -35,8 +35,6 @@ WATCH_S = (0.02, 0.5)  # How often another node's refresh is looked for: at firs
 LIFE_SHARE = 0.5
 # How often a newer token is asked for again, where its refresh was forced a moment ago.
 AGAIN_S = 1.0
-# How often an account is read, if each time another server takes over meanwhile.
-READS_MAX = 3
 # What was stored so much later than it is now was stored before the store's clock was set back.
 STEP_MS = 5000
 STALE_AFTER_S = (
@@ -46,17 +44,6 @@ STALE_AFTER_S = (
 )
 
 Answer = TypeVar("Answer")
-Shows = Callable[[], Callable[[], Awaitable[bool]]]
-"""
-Is called before the store is asked. What it returns is awaited behind the answer, and tells whether
-that may be shown to a reader; False: another server has taken over meanwhile. Both raise NoQuorum
-where this is not known.
-"""
-
-
-async def shown() -> bool:
-    """Tell that a reader may be shown what the store has, at once."""
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +81,18 @@ class Reader:
     Serves the readers of one node's tokens.
 
     Args:
+        shown: reads what readers are shown: see ``ShardScripts.shown_on``.
         cache: what is served while the store is away.
         connected: whether the store is, as far as is known.
         near: the node's own copy of the data; None: it has none.
         forced_ms: an account is refreshed at most once in so long by readers to whom its token is
             of no use.
-        shows: tells whether a reader may be shown what the store has: see :data:`Shows`.
     """
 
     def __init__(
         self,
         accounts: AccountStore,
+        shown: AccountStore,
         vault: Vault,
         clock: Clock,
         cache: Cache,
@@ -113,11 +101,10 @@ class Reader:
         connected: Callable[[], bool],
         forced_ms: int,
         near: NearAccounts | None,
-        shows: Shows,
     ) -> None:
         self._forced_ms = forced_ms
-        self._shows = shows
         self._accounts = accounts
+        self._shown = shown
         self._vault = vault
         self._clock = clock
         self._cache = cache
@@ -317,7 +304,7 @@ class Reader:
 
     async def _read(self, provider: Provider, queue: str, name: str) -> AccountReading:
         account = f"{provider.name}/{name}"
-        reading = await self._or_else(account, queue, name, lambda: self._lasting(queue, name))
+        reading = await self._or_else(account, queue, name, lambda: self._shown.get(queue, name))
         if reading.row is None or _given_up(reading):
             self._cache.drop(account)
         if reading.row is None:
@@ -325,20 +312,6 @@ class Reader:
         if not _given_up(reading):
             self._cache.keep(account, reading.row, reading.now_ms, read=True)
         return reading
-
-    async def _lasting(self, queue: str, name: str) -> AccountReading:
-        """
-        Read an account, and return what will be there for whoever reads later, or something newer.
-
-        A primary that dies may alone have what it answers; one that is cut off may lack what
-        another has. Raises: NoQuorum: nothing is known to last; what the store raises.
-        """
-        for _ in range(READS_MAX):
-            may_be_shown = self._shows()
-            reading = await self._accounts.get(queue, name)
-            if await may_be_shown():
-                return reading
-        raise errors.NoQuorum("one server after the other took over while an account was read")
 
     async def _token(
         self, provider: Provider, name: str, reading: AccountReading, min_ttl_ms: int
