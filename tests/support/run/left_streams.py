@@ -25,7 +25,8 @@ def _left(self: asyncio.StreamWriter) -> None:
     if not self.transport._loop.is_closed():  # type: ignore[attr-defined]
         self.close()
     where = "".join(getattr(self, "opened_at", traceback.StackSummary()).format())
-    warnings.warn(f"nobody closed the stream that was opened at\n{where}", ResourceWarning)
+    said = f"nobody closed the stream that was opened at\n{where}"
+    warnings.warn(said, ResourceWarning, stacklevel=2)
 
 
 def name_them() -> None:
