@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -19,6 +19,7 @@ from .partitioning import STRATEGIES
 
 SHARDS_MAX = 256
 DAY_MS = 86_400_000
+Stored = TypeVar("Stored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +134,8 @@ def settings_from(queue: str, raw: bytes) -> QueueSettings:
 
     Raises: Internal: they cannot be read; in how many shards the queue lies is not known.
     """
-    try:
-        return msgspec.json.decode(raw, type=QueueSettings)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Internal(
-            f"the settings of the queue {queue} cannot be read ({error}); nothing is done with it"
-        ) from None
+    said = f"the settings of the queue {queue} cannot be read (%s); nothing is done with it"
+    return _read(raw, QueueSettings, said)
 
 
 class Dropped(msgspec.Struct, frozen=True):
@@ -157,12 +154,14 @@ class Dropped(msgspec.Struct, frozen=True):
 
 def dropped_from(queue: str, raw: bytes) -> Dropped:
     """Read what is stored of a dropped queue. Raises: Internal: it cannot be read."""
+    return _read(raw, Dropped, f"what is stored of {queue}, which was dropped, cannot be read (%s)")
+
+
+def _read(raw: bytes, kind: type[Stored], said: str) -> Stored:
     try:
-        return msgspec.json.decode(raw, type=Dropped)
+        return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Internal(
-            f"what is stored of {queue}, which was dropped, cannot be read ({error})"
-        ) from None
+        raise Internal(said % error) from None
 
 
 def settings_of_new(

@@ -194,7 +194,7 @@ class Sentinels:
         Raises: StoreDown: no sentinel answers, or none knows the service.
         """
         best = await self._best()
-        self._is_older(best)
+        self._take_in(best)
         return self.service.url_of(best.host, best.port)
 
     async def _best(self) -> SentinelReply:
@@ -205,12 +205,12 @@ class Sentinels:
             self._asking.add_done_callback(self._was_asked)
         return await asyncio.shield(self._asking)
 
-    def _is_older(self, answer: SentinelReply) -> bool:
-        """Tell whether an answer knows less than one before; else others are compared by it."""
+    def _take_in(self, answer: SentinelReply) -> bool:
+        """Compare later answers by this one; return False where one before it knew more."""
         if self._known is not None and answer.knowledge < self._known.knowledge:
-            return True
+            return False
         self._known = answer
-        return False
+        return True
 
     def _was_asked(self, done: asyncio.Task[SentinelReply]) -> None:
         self._asking = None
@@ -287,7 +287,7 @@ class Sentinels:
         except StoreDown as error:
             log.debug("not asked: %s", error)  # the links say it, when they need one
             return
-        if self._is_older(best):
+        if not self._take_in(best):
             return
         url = self.service.url_of(best.host, best.port)
         for moved in tuple(self._followers):

@@ -202,8 +202,8 @@ local ABSENT = {
     later = 0,
     pace = 0,
     pace_at = 0,
-    used = 0,
     pace_taken = 0,
+    used = 0,
     reach = '',
     -- The settings of the queue, which queue/settings.py names.
     --[[QUEUE_SETTINGS]]

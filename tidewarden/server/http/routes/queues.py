@@ -105,7 +105,7 @@ class DropOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     force: bool = False
 
 
-class Dropped(msgspec.Struct):
+class QueueDropped(msgspec.Struct):
     """Says how many tasks went with the queue."""
 
     dropped: int
@@ -210,7 +210,8 @@ class QueueRoutes:
     async def drop(self, request: web.Request) -> web.Response:
         """Drop a queue, which has to be empty, or goes with its tasks."""
         queue, asked = queue_in_path(request), parameters_of(request, DropOptions)
-        return respond(Dropped(await whole(self._queues.dropped.drop(queue, force=asked.force))))
+        dropped = await whole(self._queues.dropped.drop(queue, force=asked.force))
+        return respond(QueueDropped(dropped))
 
     async def release_all(self, request: web.Request) -> web.Response:
         """End every lease as a release, whoever holds it."""
@@ -290,7 +291,7 @@ ROUTES = (
         "Q.DROP",
         QueueRoutes.drop,
         query=DropOptions,
-        answer=Dropped,
+        answer=QueueDropped,
         errors=(BadArg, Full, NotFound, Stale, *STORE),
     ),
     Route(

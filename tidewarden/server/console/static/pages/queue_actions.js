@@ -7,8 +7,9 @@ import { counted, number } from "../format.js";
 import { may } from "../session.js";
 
 const code = (text) => h("code", {}, text);
-const SELECTION = [
-  { name: "reason", label: "Only those whose reason begins with", hint: "Empty: any reason." },
+const selection = (reason) => [
+  { name: "reason", label: "Only those whose reason begins with", value: reason,
+    hint: "Empty: any reason." },
   { name: "count", label: "At most how many", type: "number", min: 1, hint: "Empty: all." },
 ];
 const selected = ({ reason, count }) => ({
@@ -90,13 +91,12 @@ export async function drop(queue, counts) {
 
 /** Makes buried tasks ready; those of one reason, where that is given. */
 export async function kickMany(queue, reason = "") {
-  const which = SELECTION.map((one) => (one.name === "reason" ? { ...one, value: reason } : one));
   const answer = await ask({
     title: "Make buried tasks ready?",
     text: ["Their attempts, losses and history start afresh, and takers of ", code(queue),
       " get them again, those buried longest first."],
     verb: "Kick",
-    fields: which,
+    fields: selection(reason),
   });
   if (!answer) return false;
   return act(() => post(path`/v1/queues/${queue}/buried/kick`, selected(answer)),
@@ -110,12 +110,12 @@ export const kickOne = (queue, id) =>
 
 /** Moves buried tasks to another queue; those of one reason, where that is given. */
 export async function moveMany(queue, reason = "") {
-  const which = SELECTION.map((one) => (one.name === "reason" ? { ...one, value: reason } : one));
   const answer = await ask({
     title: "Move buried tasks?",
     text: ["They leave ", code(queue), " and are ready in the other queue, under their ids."],
     verb: "Move",
-    fields: [{ name: "to", label: "To which queue", required: true }, ...which],
+    fields: [{ name: "to", label: "To which queue", required: true },
+      ...selection(reason)],
   });
   if (!answer?.to) return false;
   return act(
