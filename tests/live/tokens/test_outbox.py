@@ -137,6 +137,25 @@ async def test_a_pair_from_a_journal_is_told_as_any_recovery(
     assert endpoint.requests == {"a.0": 2}
 
 
+async def test_accounts_that_fail_alike_are_told_of_while_they_are_too_few_to_be_held(
+    valkey: Any, tmp_path: Path
+) -> None:
+    names = {f"p/a{number}" for number in range(6)}
+    async with harness.endpoint() as endpoint:
+        endpoint.faults.extend([harness.answers(503, {})] * 200)
+        chosen = harness.provider(endpoint.url)
+        async with harness.node(valkey, tmp_path, chosen, sections=FAILING) as side:
+            for name in names:
+                await side.tokens.put(name, {"refresh_token": f"{name[2:]}.0"})
+            found = await told(side, len(names))
+            assert {(event.type, event.data["account"]) for event in found} == {
+                ("account.failing", name) for name in names
+            }
+            endpoint.faults.clear()
+            found = await told(side, 2 * len(names))
+            assert [event.type for event in found[len(names) :]] == ["account.recovered"] * 6
+
+
 async def test_what_cannot_be_read_is_dropped_and_holds_up_nothing(
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

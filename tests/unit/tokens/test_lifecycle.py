@@ -66,3 +66,16 @@ def test_each_trouble_is_told_once_and_its_end() -> None:
     assert heard.taken() == [("look", "p", "a"), ("fresh", "p/a"), ("over", "p/a")]
     tidings.of_provider("p")
     assert heard.taken() == [("look", "p", "")]
+
+
+def test_whoever_fails_with_others_is_told_of_unless_an_event_said_it_of_them_all() -> None:
+    tidings = AccountLifecycle(Heard(), Heard(), 600)  # type: ignore[arg-type]
+
+    def shared(last_s: int, *, told: bool = False) -> RefreshTroubles:
+        return RefreshTroubles(first_ms=1, last_ms=1 + last_s * 1000, outcome="x", told=told)
+
+    assert tidings.event_of(shared(0), shared(599)) == ""
+    assert tidings.event_of(shared(599), shared(600), client_told=True) == ""
+    assert tidings.event_of(shared(600), shared(700), client_told=False) == "account.failing"
+    assert tidings.event_of(shared(700, told=True), shared(800, told=True)) == ""
+    assert tidings.event_of(shared(600), troubles(700), client_told=True) == "account.failing"

@@ -196,6 +196,8 @@ class RefreshTroubles(msgspec.Struct, array_like=True):
     """
     Before which the provider said that it is not to be asked, unix milliseconds; 0: it said none.
     """
+    told: bool = False
+    """An event has said that it fails."""
 
     @property
     def given_up(self) -> bool:

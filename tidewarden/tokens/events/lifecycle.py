@@ -33,17 +33,22 @@ class AccountLifecycle:
         if recovered:
             self._outbox.look(provider, account)
 
-    def event_of(self, before: RefreshTroubles, now: RefreshTroubles) -> str:
+    def event_of(
+        self, before: RefreshTroubles, now: RefreshTroubles, *, client_told: bool = False
+    ) -> str:
         """
         Return the event that a failed refresh is, or none.
 
-        There is one when the account is given up, and when it has failed for long.
+        There is one when the account is given up, and when it has failed for long: because of
+        itself, or with others of its client while nothing is said of that (``client_told``).
 
         ``before`` are the troubles that the account had when its refresh began.
         """
         if now.given_up:
             return "" if _end(before) == _end(now) else _end(now)
-        return "account.failing" if self._long(now) and not self._long(before) else ""
+        if now.told or not self._long(now) or (before.tries and self._long(before)):
+            return ""
+        return "account.failing" if now.tries or not client_told else ""
 
     def failed(self, provider: str, account: str, event: str) -> None:
         """
@@ -74,7 +79,7 @@ class AccountLifecycle:
         self._outbox.look(provider)
 
     def _long(self, troubles: RefreshTroubles) -> bool:
-        return troubles.tries > 0 and troubles.last_ms - troubles.first_ms >= self._failing_ms
+        return troubles.last_ms - troubles.first_ms >= self._failing_ms
 
 
 def _end(troubles: RefreshTroubles) -> str:

@@ -93,6 +93,11 @@ class Assessment:
     """
     quarantined: bool = False
     """Refusals of the client's accounts have jumped: none counts, and nobody is given up."""
+    told: bool = False
+    """
+    The client is held back, or an event has said that it is in trouble: that each of its accounts
+    fails, too, is no news.
+    """
     sampled: bool = False
     """A quarantine goes on, and has those whom it is for asked one at a time."""
     clustered: bool = False
@@ -176,6 +181,12 @@ def assess(
     return Assessment(
         shared=shared,
         quarantined=found is not None or record.hold is not None,
+        told=bool(
+            found
+            or record.incident_ms
+            or (kind == "limited" and shared)
+            or any(one.told for one in record.silences.values())
+        ),
         sampled=found is not None and not found.ending_ms,
         clustered=clustered(record, clock_ms),
         others=seen.proven + record.unproven > 1,

@@ -492,6 +492,7 @@ def _noted(case: Case, wait_s: float, *, counts: bool = True) -> RefreshTroubles
         own_ms=old.own_ms + (_waited_ms(case) if counts else 0),
         clustered=old.clustered,
         not_before_ms=_not_before_ms(case),
+        told=old.told,
     )
 
 

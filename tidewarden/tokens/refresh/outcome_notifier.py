@@ -140,9 +140,9 @@ class OutcomeNotifier:
         """Count answers that came from the journal into the store."""
         self._counts.replayed += answers
 
-    def event_of(self, before: RefreshTroubles, now: RefreshTroubles) -> str:
+    def event_of(self, before: RefreshTroubles, now: RefreshTroubles, *, client_told: bool) -> str:
         """Name the event that a failed refresh is; empty: none."""
-        return self._lifecycle.event_of(before, now)
+        return self._lifecycle.event_of(before, now, client_told=client_told)
 
     def failed(self, provider: str, account: str, generation: int, step: Step) -> None:
         """Note that a refresh has failed, and that the store knows."""

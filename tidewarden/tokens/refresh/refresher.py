@@ -415,7 +415,11 @@ class Refresher:
     async def _failed(self, task: Taken, opened: Opened, case: Case) -> None:
         name, generation = self.provider.name, opened.row.generation
         step = failures.after_failure(case)
-        step = replace(step, event=self._notifier.event_of(opened.troubles, step.troubles))
+        event = self._notifier.event_of(
+            opened.troubles, step.troubles, client_told=case.assessment.told
+        )
+        step.troubles.told |= event == "account.failing"
+        step = replace(step, event=event)
         # The script reads the row anew, in effect: whatever had changed it would have voided the
         # lease, and a refusal of a pair that a sibling has replaced is noted nowhere.
         if not await self._note(task, step):
