@@ -119,6 +119,7 @@ def test_the_alerts_are_about_figures_that_there_are() -> None:
         assert rule["annotations"]["summary"]
 
 
+@pytest.mark.thorough
 def test_each_alert_fires_once_in_its_test() -> None:
     folder = EXAMPLES / "prometheus"
     tests = yaml.safe_load((folder / "alerts_test.yml").read_text())["tests"]

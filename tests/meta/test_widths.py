@@ -6,6 +6,7 @@ with a verb, and say nothing twice.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -93,14 +94,23 @@ def test_documents_that_are_read_in_one_go_are_short() -> None:
     assert not long
 
 
+@functools.cache
+def docstrings(path: Path) -> list[tuple[ast.AST, int, str]]:
+    """Each docstring with what it is of, and its line."""
+    return [
+        (node, getattr(node, "lineno", 1), text)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if (text := ast.get_docstring(node))
+    ]
+
+
 def first_lines(path: Path) -> Iterator[tuple[str, int, str]]:
     """Name, line and first line of the docstring of a module, its public classes and functions."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            name = getattr(node, "name", "module")
-            text = ast.get_docstring(node)
-            if text and not name.startswith("_"):
-                yield name, getattr(node, "lineno", 1), text.splitlines()[0]
+    for node, number, text in docstrings(path):
+        name = getattr(node, "name", "module")
+        if not name.startswith("_"):
+            yield name, number, text.splitlines()[0]
 
 
 def is_sentence(line: str) -> bool:
@@ -117,15 +127,6 @@ def test_docstrings_begin_with_one_sentence_on_one_line() -> None:
         if not is_sentence(line)
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def docstrings(path: Path) -> Iterator[tuple[ast.AST, int, str]]:
-    """Each docstring with what it is of, and its line."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(
-            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        ) and (text := ast.get_docstring(node)):
-            yield node, getattr(node, "lineno", 1), text
 
 
 def test_docstrings_of_functions_begin_with_a_verb() -> None:
