@@ -1,19 +1,26 @@
 """
-Keeps connections to servers that are not ours, and bounds what each may bring in unasked.
+Keeps connections to servers that are not ours, and bounds what each may bring in or hold up.
 
 aiohttp keeps every answer that comes until it is read, and passes over interim ones (``100
-Continue``) however many there are: a server that sends them without end fills a node's memory.
+Continue``) however many there are: a server that sends them without end fills a node's memory. It
+also has all names looked up in a few threads that the whole process shares: a few names whose
+server is silent keep every other connection waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
+
+from .side_thread import in_side_thread
 
 INTERIM_MAX = 8
 """Interim answers before the one that counts."""
@@ -23,13 +30,55 @@ UNREAD_MAX = 16
 """Answers that nobody has read yet; one at a time is asked for."""
 SLICE_BYTES = 4096
 """What is parsed before the bounds are looked at: one that was passed costs no more."""
+LOOKUPS_MAX = 4
+"""Names that are looked up at a time for one connector: a name server that is silent takes 10 s."""
+
+
+class Lookups(AbstractResolver):
+    """Looks names up in a few threads of its own, so that it holds up nobody else's lookups."""
+
+    def __init__(self) -> None:
+        self._room = asyncio.Semaphore(LOOKUPS_MAX)
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return the addresses of ``host``, once there is room. Raises: OSError: it has none."""
+        loop = asyncio.get_running_loop()
+
+        def look() -> list[Any]:
+            try:
+                return socket.getaddrinfo(
+                    host, port, family, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG
+                )
+            finally:
+                # Not when the caller gives up: the thread goes on until then.
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(self._room.release)
+
+        await self._room.acquire()
+        found = await in_side_thread(look, f"where {host} is")
+        return [
+            ResolveResult(
+                hostname=host,
+                host=f"{address[0]}%{address[3]}" if address[3:] and address[3] else address[0],
+                port=address[1],
+                family=kind,
+                proto=proto,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for kind, _, proto, _, address in found
+        ]
+
+    async def close(self) -> None:
+        """Leave what is under way to itself."""
 
 
 class BoundedConnector(aiohttp.TCPConnector):
     """Makes connections that end when their peer passes the bounds; else as aiohttp's own."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**{"resolver": Lookups(), **options})
         make: Any = functools.partial(BoundedHandler, loop=asyncio.get_running_loop())
         self._factory = make
 

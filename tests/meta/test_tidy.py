@@ -30,6 +30,7 @@ EVERYBODY = {
     "histograms",
     "peer_line",
     "bounded_connector",
+    "side_thread",
     "duties",
     "user_limits",
 }
@@ -40,7 +41,8 @@ ALLOWED: dict[str, set[str]] = {
     "tracing": set(),
     "histograms": set(),
     "progress": {"clock"},
-    "bounded_connector": set(),
+    "side_thread": set(),
+    "bounded_connector": {"side_thread"},
     "peer_line": {"bounded_connector"},
     "duties": {"clock", "errors"},
     "user_limits": {"config", "errors"},

@@ -17,9 +17,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from tidewarden import __version__
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
+from tidewarden.side_thread import in_side_thread
 
 from .metrics import metrics_of
-from .side_thread import in_side_thread
 from .spans import SEND_S, start_spans
 
 log = logging.getLogger("tidewarden.telemetry")

@@ -13,6 +13,7 @@ from tidewarden.config.egress import Reach
 from tidewarden.config.provider import Provider
 from tidewarden.config.stored_provider import SECRETS, SETTINGS, provider_from, settings_of, shown
 from tidewarden.errors import BadArg
+from tidewarden.tokens.limits.node_limits import HostRateLimits
 
 GOOD: dict[str, Any] = {"token_url": "https://x/token", "client_id": "c", "client_secret": "s3cret"}
 
@@ -83,6 +84,18 @@ def test_names(name: str) -> None:
 def test_what_is_no_object(document: bytes) -> None:
     with pytest.raises(BadArg, match="The settings of a provider are a JSON object"):
         settings_of(document)
+
+
+@pytest.mark.parametrize(("of_client", "own"), [(0.0, 0.001), (5.0, 0.001), (0.0005, 0.0005)])
+def test_a_rate_of_a_host_bounds_the_provider_that_has_it_and_nobody_else(
+    of_client: float, own: float
+) -> None:
+    rates = {"client_rate": of_client, "host_rate": 0.001}
+    put = provider_from("mine", GOOD | rates, Reach())
+    assert put.client_rate == own
+    limits = HostRateLimits()
+    limits.change([put])
+    assert not limits.rated(Provider(name="shop", token_url=GOOD["token_url"]))
 
 
 def test_secrets_are_not_shown() -> None:

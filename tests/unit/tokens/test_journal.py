@@ -230,6 +230,19 @@ async def test_unreadable_answers_are_kept_up_to_a_limit(
     assert [raw.account for raw in opened(tmp_path / "j").raws()] == ["a2", "a3", "a4"]
 
 
+async def test_unreadable_answers_of_one_client_push_out_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider that shows all its accounts a page of HTML; another's one answer has a token."""
+    monkeypatch.setattr(journal_module, "RAWS_MAX", 3)
+    journal = opened(tmp_path / "j")
+    await journal.add_raw("other", "b", 1, 1, 1000, b"sealed", KEY)
+    for number in range(5):
+        await journal.add_raw("q", f"a{number}", 1, 1, 1001 + number, b"sealed", KEY)
+    for found in (journal, opened(tmp_path / "j")):
+        assert [raw.account for raw in found.raws()] == ["b", "a3", "a4"]
+
+
 async def test_of_many_to_one_refresh_token_the_first_are_kept_and_the_newest(
     tmp_path: Path,
 ) -> None:

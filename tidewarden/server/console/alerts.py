@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from .answers import Alert, Severity
@@ -17,7 +18,7 @@ from .history import STEP_S, History
 
 ACCOUNT_STATES = ("late", "failing", "stopped", "dead", "lost_rotation")
 CASES_MAX = 200
-"""Of all alerts together: thousands of queues may go wrong at once, and nobody reads that."""
+"""Of one alert: thousands of queues may go wrong at once, and nobody reads that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,9 +402,7 @@ class Alerts:
         since: dict[tuple[str, str], int] = {}
         firing: list[Firing] = []
         for condition in self._conditions:
-            for one in condition.of(seen):
-                if len(since) >= CASES_MAX:
-                    break
+            for one in islice(condition.of(seen), CASES_MAX):
                 key = (condition.name, one.about)
                 one.alert.since_ms = since[key] = self._since.get(key, now_ms)
                 if now_ms - one.alert.since_ms >= condition.for_s * 1000:

@@ -234,6 +234,8 @@ class FigureRecorder:
             return
         self._tokens_at = now_s
         self.states, self._standing = {}, {}
+        for name in self.accounts.keys() - found[0].keys():
+            del self.accounts[name]  # which makes room for another
         for name, stats in found[0].items():
             states = {str(state): int(stats[state]) for state in STATES if state in stats}
             self.states[name] = states

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +35,7 @@ log = logging.getLogger("tidewarden.tokens")
 # The file begins anew when it is longer, and has doubled since it last did: then half of it is
 # history.
 REWRITE_BYTES = 4 << 20
-RAWS_MAX = 256  # Unreadable answers kept; the oldest go first.
+RAWS_MAX = 256  # Unreadable answers kept; of the client with the most, the oldest go first.
 # Of them to one refresh token: the first, to which its successor belongs if it had one, and the
 # newest; an outage has a page a minute.
 RAWS_OF_ONE_MAX = 4
@@ -420,4 +421,6 @@ class Journal:
             del self._raws[max(same)]
         self._raws[raw.number] = raw
         if len(self._raws) > RAWS_MAX:
-            del self._raws[min(self._raws)]
+            # Of another client, one may be all that is left of an account.
+            [(most, _)] = Counter(one.queue for one in self._raws.values()).most_common(1)
+            del self._raws[min(n for n, one in self._raws.items() if one.queue == most)]

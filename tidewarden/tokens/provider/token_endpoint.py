@@ -18,6 +18,7 @@ import math
 import os
 import re
 import ssl
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ import aiohttp
 import certifi
 
 from tidewarden import __version__
-from tidewarden.bounded_connector import BoundedConnector
+from tidewarden.bounded_connector import BoundedConnector, Lookups
 from tidewarden.clock import Clock, SystemClock
 from tidewarden.config.load import Provider
 
@@ -73,6 +74,8 @@ class TokenEndpoint:
         """
         self._tls = tls
         self._lines: dict[str, Connections] = {}
+        # By provider, while any is under way: who puts a provider again and again has no more.
+        self._lookups: weakref.WeakValueDictionary[str, Lookups] = weakref.WeakValueDictionary()
         self._clock = clock = clock or SystemClock()
         self.credentials = Credentials(clock)
         self._discovery = Discovery(clock)
@@ -213,7 +216,9 @@ class TokenEndpoint:
     def _line(self, provider: Provider) -> Connections:
         line = self._lines.get(provider.name)
         if line is None:
-            line = self._lines[provider.name] = _new_line(provider, self._tls, self._clock)
+            lookups = self._lookups.setdefault(provider.name, Lookups())
+            line = _new_line(provider, self._tls, self._clock, lookups)
+            self._lines[provider.name] = line
         return line
 
 
@@ -259,7 +264,9 @@ def _usual_trust() -> ssl.SSLContext:
     return _trust()
 
 
-def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> Connections:
+def _new_line(
+    provider: Provider, tls: ssl.SSLContext | None, clock: Clock, lookups: Lookups
+) -> Connections:
     context = tls
     if context is None and provider.tls_ca:
         context = ssl.create_default_context(cafile=provider.tls_ca)
@@ -275,7 +282,7 @@ def _new_line(provider: Provider, tls: ssl.SSLContext | None, clock: Clock) -> C
     if provider.reach is not None:
         lasting["socket_factory"] = sockets_within(provider.reach)
     connector = BoundedConnector(
-        limit=provider.crew[1] + 4, ssl=context, ttl_dns_cache=30, **lasting
+        limit=provider.crew[1] + 4, ssl=context, ttl_dns_cache=30, resolver=lookups, **lasting
     )
     # The whole of a request is timed by who makes it.
     connect_s = provider.connect_s

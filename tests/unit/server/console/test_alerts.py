@@ -145,6 +145,14 @@ def test_of_thousands_that_go_wrong_so_many_are_told() -> None:
         assert len(subject.firing) == len(since_of_alerts(subject)) == CASES_MAX
 
 
+def test_what_goes_wrong_with_one_users_queues_hides_no_other_alert() -> None:
+    subject = Alerts()
+    wrong = {f"q{number}": history(buried=(0, 1)) for number in range(CASES_MAX)}
+    for now_ms in (0, 1000):
+        subject.judge(figures(queues=wrong, **WRONG["TidewardenAnswersUnreadable"]), now_ms)
+    assert "TidewardenAnswersUnreadable" in {one.alert.name for one in subject.firing}
+
+
 def test_of_queues_and_providers_those_are_told_who_may_see_them() -> None:
     subject = Alerts()
     wrong = {**WRONG["TidewardenTasksBuried"], **WRONG["TidewardenAccounts"], "unreadable": 1}

@@ -13,7 +13,7 @@ from support.manual_clock import ManualClock
 from tidewarden.config.rights import ALL
 from tidewarden.node.status import Status
 from tidewarden.server.console.overview import ACTION, ACTIONS, AGE_S, OverviewPage
-from tidewarden.server.console.recorder import FigureRecorder
+from tidewarden.server.console.recorder import NAMES_MAX, TOKENS_S, FigureRecorder
 
 
 async def test_each_warning_is_one_problem_that_lasts_however_it_is_written(
@@ -40,6 +40,28 @@ async def test_each_warning_is_one_problem_that_lasts_however_it_is_written(
     monkeypatch.setattr(FixedNode, "warnings", lambda _: {"durability": "x", "duties": "y"})
     found = [one.action for one in (await page.of(ALL)).problems]
     assert found == ["A replica is away or slow: tidewarden cluster status.", ACTION]
+
+
+async def test_providers_that_are_gone_leave_their_place_to_others() -> None:
+    door, clock = Door(), ManualClock()
+    there = [f"former{number}" for number in range(NAMES_MAX)]
+
+    async def latest_stats(_: float) -> tuple[dict[str, dict[str, Any]], float]:
+        return {name: {"dead": 1} for name in there}, 0.0
+
+    async def no_names() -> list[str]:
+        return []
+
+    tokens: Any = SimpleNamespace(
+        deliveries={}, unreadable=0, providers=lambda: (), latest_stats=latest_stats
+    )
+    queues: Any = SimpleNamespace(admin=SimpleNamespace(names=no_names))
+    recorder = FigureRecorder("n0", clock, FixedNode(), door.server.stats, queues, tokens)
+    for names in (list(there), ["shop"]):
+        there[:] = names
+        await recorder.turn()
+        await clock.advance(TOKENS_S)
+    assert set(recorder.accounts) == {"shop"}
 
 
 def test_what_to_do_about_warnings_is_known_by_their_names() -> None:
