@@ -22,6 +22,7 @@ from tidewarden.errors import BadArg, StoreDown
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store import StoreConnection
 from tidewarden.store.connect import redact
+from tidewarden.store.connection import STALL_S
 from tidewarden.store.sentinel import SentinelReply, Sentinels, Service, by_sentinel, newest
 
 PUTTERS = 8
@@ -316,17 +317,25 @@ async def test_a_primary_that_was_demoted_and_one_that_hangs_are_left(
         assert sorted(await ids_in(node.queues, "q")) == ["before", "waits"]
         assert "it takes no writes any more" in caplog.text
         valkeys.send(valkeys.ports[0], signal.SIGSTOP)
+        loop = asyncio.get_running_loop()
+        sent = loop.time()
         hung = node.queues.put("q", TaskSpec(b"x", id="hung"))
-        await switched(valkeys, eventually)
+        took_s = await switched(valkeys, eventually) - sent
         with pytest.raises(
-            StoreDown, match=r"is the primary now\); what was sent may or may not have happened"
-        ):
+            StoreDown, match="; what was sent may or may not have happened"
+        ) as caught:
             await asyncio.wait_for(hung, 30)
+        # Sentinels that were stalled for two seconds do nothing for thirty: then the link does not
+        # wait for them. See STALL_S.
+        late = took_s > STALL_S / 2 and "it owed an answer for 10 s" in str(caught.value)
+        assert late or "is the primary now" in str(caught.value), (took_s, str(caught.value))
         await asyncio.wait_for(node.queues.put("q", TaskSpec(b"x", id="after")), 30)
-        assert await ids_in(node.queues, "q") == ["after"]
+        found = await ids_in(node.queues, "q")  # with those whose leases have ended, if it was late
+        assert "after" in found
+        assert "hung" not in found
         valkeys.send(valkeys.ports[0], signal.SIGCONT)
         assert valkeys.client(valkeys.ports[0]).ping()
         await node.queues.put("q", TaskSpec(b"x", id="later"))
         assert node.data.at.endswith(str(valkeys.ports[1]))
         assert valkeys.client(valkeys.ports[1]).hexists("{tidewarden}:queues", "q")
-    assert "is the primary now" in caplog.text
+    assert late or "is the primary now" in caplog.text
