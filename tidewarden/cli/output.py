@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +24,12 @@ def print_json(value: Any, *, err: bool = False) -> None:
     Bytes that are no text become ``{"base64": …}``.
     """
     typer.echo(json.dumps(value, ensure_ascii=False, default=_bytes), err=err)
+
+
+def print_mark(answers: Iterable[Mapping[str, Any]]) -> None:
+    """Say that answers come from a copy that stands in for the primary, where any has the mark."""
+    if any("stale_ms" in one for one in answers):
+        typer.echo("no majority of the nodes is in reach: this is what the node's own copy has")
 
 
 def print_answer(as_json: bool, fields: Any, line: Any) -> None:

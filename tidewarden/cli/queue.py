@@ -18,6 +18,7 @@ from .output import (
     print_answer,
     print_json,
     print_map,
+    print_mark,
     print_number,
     print_table,
 )
@@ -119,6 +120,7 @@ def reasons(
         typer.echo(f"{found['others']} tasks have further reasons")
     if found["more"]:
         typer.echo(f"the {found['tasks']} tasks that were buried first were looked at")
+    print_mark((found,))
 
 
 @app.command("pause")

@@ -218,22 +218,30 @@ class QueueAdmin:
             raise _absent(f"{state} task in {queue}")
         return tasks, ""
 
-    async def reasons(self, queue: str, max_stale_ms: int = 0) -> dict[str, Any]:
+    async def reasons(
+        self, queue: str, max_stale_ms: int = 0, *, marks: bool = False
+    ) -> dict[str, Any]:
         """
         Return why tasks of the queue were buried, the most frequent reason first.
 
         ``max_stale_ms``: it may be so old. It is looked at :data:`REASONS_LOOKED` tasks, those that
         were buried first; ``more`` says whether there are others. Tasks of further reasons than
-        :data:`REASONS_MAX` are counted as ``others``.
+        :data:`REASONS_MAX` are counted as ``others``. ``marks``: as of :meth:`peek`. Raises:
+        NoQuorum: a copy that stands in has no such queue, or none may.
         """
+        check_name(queue)
+        read = functools.partial(self._reasons, queue, max_stale_ms)
+        return await self._answered(read, max_stale_ms, marks)
+
+    async def _reasons(self, queue: str, max_stale_ms: int, mark: Mark | None) -> dict[str, Any]:
         found: dict[bytes, list[Any]] = {}
         looked = others = 0
         more = False
-        for shard in await self._catalog.open(check_name(queue)):
+        for shard in await self._shards(queue, mark):
             rank = 0
             while rank >= 0 and looked < REASONS_LOOKED:
                 args = (COUNT_MAX, rank)
-                rows, rank = await self._read(shard, "queue.reasons", args, max_stale_ms, None)
+                rows, rank = await self._read(shard, "queue.reasons", args, max_stale_ms, mark)
                 looked += sum(row[1] for row in rows)
                 for reason, *row in rows:
                     others += row[0] * (not _added(found, reason, row))
@@ -248,7 +256,8 @@ class QueueAdmin:
             }
             for reason, row in sorted(found.items(), key=lambda one: -one[1][0])
         ]
-        return {"queue": queue, "tasks": looked, "reasons": rows, "others": others, "more": more}
+        told = {"queue": queue, "tasks": looked, "reasons": rows, "others": others, "more": more}
+        return told | (mark or {})
 
     async def _answered(
         self, read: Callable[[Mark | None], Awaitable[Answer]], max_stale_ms: int, marks: bool

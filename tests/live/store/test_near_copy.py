@@ -238,9 +238,14 @@ async def test_where_no_majority_is_in_reach_the_copy_answers_and_says_so(
     async with seat(pair, alone=lambda: True) as node:
         queues, admin = node.queues, node.queues.admin
         await queues.put("q", TaskSpec(b"x", id="t"))
+        await queues.put("failed", TaskSpec(b"x", id="f"))
+        session = queues.open_session()
+        (task,) = await queues.take(session, ["failed"])
+        await queues.bury(session, "failed", "f", task.lease, "no such mailbox")
         await asyncio.to_thread(pair.caught_up)
         await eventually(lambda: node.age.within(AGES_MS))
         assert "stale_ms" not in await admin.stats("q", marks=True), "a primary that is confirmed"
+        assert "stale_ms" not in await admin.reasons("q", marks=True)
         if is_primary:
             monkeypatch.setattr(queues.catalog.durability, "firm", unconfirmed)
         else:
@@ -252,7 +257,10 @@ async def test_where_no_majority_is_in_reach_the_copy_answers_and_says_so(
         assert (await admin.peek("q", "t", marks=True))["stale_ms"] >= 0
         page, after = await admin.page("q", "ready", marks=True)
         assert ([(one["id"], one["stale_ms"] >= 0) for one in page], after) == ([("t", True)], "")
-        assert await admin.names() == ["q"]
+        reasons = await admin.reasons("failed", marks=True)
+        assert (reasons["tasks"], reasons["stale_ms"] >= 0) == (1, True)
+        assert reasons["reasons"][0]["reason"] == "no such mailbox"
+        assert await admin.names() == ["failed", "q"]
         assert (await admin.settings("q", marks=True))["shards"] == 1
         queues.catalog.shards.clear()  # one that this node has not met
         queues.catalog.settings.clear()
@@ -280,11 +288,13 @@ async def test_where_no_majority_is_in_reach_what_has_no_mark_is_refused(
             admin.peek("q", "t"),
             admin.page("q", "ready"),
             admin.settings("q"),
+            admin.reasons("q"),
             queues.locks.peek("job"),
             queues.locks.page(),
             admin.peek("q", "another", marks=True),
             admin.page("q", "buried", marks=True),
             admin.stats("another", marks=True),
+            admin.reasons("another", marks=True),
             admin.stats("q", max_stale_ms=1, marks=True),
         ):
             with pytest.raises(NoQuorum, match="no majority of the nodes is in reach, and"):

@@ -14,6 +14,7 @@ from support.cluster.harness import (
     CLUSTER,
     START_S,
     STILL,
+    SYNCED,
     Cluster,
     Node,
     background,
@@ -32,7 +33,7 @@ client_secret = "s"
 AWAY_S = 6.5  # longer than a node lets a request wait for the store (5 s)
 
 
-nodes = cluster_of_module(extra=STILL + PROVIDER)
+nodes = cluster_of_module(extra=STILL + PROVIDER, store=SYNCED)
 
 
 def view_of(lease: int) -> int:

@@ -177,6 +177,8 @@ async def test_where_no_majority_is_in_reach_nothing_is_served_as_if_it_were_cur
         known = True
         assert (await side.tokens.get("p/a")).state == "fresh", "a primary that is confirmed"
         assert "stale_ms" not in (await side.tokens.stats())["p"] | await side.tokens.peek("p/a")
+        assert "stale_ms" not in await side.tokens.why("p/a") | await side.tokens.why("p")
+        assert (await side.tokens.due("p", 60_000, 2))[1] == {}
         if is_primary:
             monkeypatch.setattr(side.queues.catalog.durability, "firm", unconfirmed)
         else:
@@ -193,6 +195,16 @@ async def test_where_no_majority_is_in_reach_nothing_is_served_as_if_it_were_cur
             1,
             True,
         )
+        page, after = await side.tokens.list()
+        assert ({one["account"] for one in page}, after) == ({"p/a", "p/b"}, "")
+        assert all("stale_ms" in one for one in page)
+        for subject in ("p/a", "p"):
+            story = await side.tokens.why(subject)
+            assert (story["state"] != "unknown", "stale_ms" in story) == (True, True)
+        due, mark = await side.tokens.due("p", 3_600_000 * 24, 2)
+        assert (sum(due), "stale_ms" in mark) == (2, True)
+        with pytest.raises(NoQuorum, match="this node's copy has no such account"):
+            await side.tokens.list(state="dead")
         with pytest.raises(NoQuorum, match="this node's copy has no p/none"):
             await side.tokens.peek("p/none")
         for refused in (side.tokens.get("p/none"), side.tokens.get("p/a", newer=1)):

@@ -29,6 +29,7 @@ from support.cluster.processes import (
     LIMIT_S,
     START_S,
     STILL,
+    SYNCED,
     TROUBLE,
     Valkey,
     free_base_port,
@@ -41,7 +42,7 @@ from support.store.proxy import Proxy
 from tidewarden.config.load import hash_generated
 
 __all__ = [
-    "ADMIN", "CALM", "CLUSTER", "LIMIT_S", "START_S", "STILL", "TROUBLE", "Cluster", "Node", "Valkey", "background", "closing", "cluster",
+    "ADMIN", "CALM", "CLUSTER", "LIMIT_S", "START_S", "STILL", "SYNCED", "TROUBLE", "Cluster", "Node", "Valkey", "background", "closing", "cluster",
     "cluster_of_module", "free_base_port", "serving", "spawn", "until", "until_async",
 ]  # fmt: skip
 

@@ -36,6 +36,11 @@ CALM = "[raft]\npace = 3.0\n"
 """For clusters whose leader is to stay, on a starved machine too."""
 STILL = "[raft]\npace = 8.0\n"
 """For those that fail where it does not: their first election takes some seconds."""
+SYNCED = {"appendfsync": "always"}
+"""
+For stores that are killed and should have all that was answered: with ``everysec`` they lack what
+was answered while a sync of their log was under way.
+"""
 SELDOM_S = 0.12
 """How seldom a condition is asked for that is long in coming."""
 TROUBLE = (redis.RedisError, OSError, asyncio.TimeoutError)

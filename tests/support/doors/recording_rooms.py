@@ -235,7 +235,9 @@ class RecordingQueues:
         self.calls.append(("page", queue, state, count, after, *more))
         return [{"id": "a"}], "next"
 
-    async def reasons(self, queue: str, max_stale_ms: int = 0) -> dict[str, Any]:
+    async def reasons(
+        self, queue: str, max_stale_ms: int = 0, *, marks: bool = False
+    ) -> dict[str, Any]:
         self.calls.append(("reasons", queue, *((max_stale_ms,) if max_stale_ms else ())))
         row = {"reason": "no", "tasks": 3, "first_ms": 1, "last_ms": 2, "example": "a"}
         return {"queue": queue, "tasks": 3, "reasons": [row], "others": 0, "more": False}
@@ -395,8 +397,10 @@ class RecordingTokens:
     def providers(self) -> list[str]:
         return ["p"]
 
-    async def due(self, provider: str, step_ms: int, steps: int) -> list[int]:
-        return [2] + [0] * (steps - 1)
+    async def due(
+        self, provider: str, step_ms: int, steps: int
+    ) -> tuple[list[int], dict[str, int]]:
+        return [2] + [0] * (steps - 1), {}
 
     async def put_told(self, account: str, fields: dict[str, Any], *, keep: bool = False) -> Put:
         self.calls.append(("put", account, fields, *(["keep"] if keep else [])))

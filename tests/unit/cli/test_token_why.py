@@ -42,6 +42,11 @@ def test_why_tells_the_story_in_sections(run: Run, node: Any) -> None:
     )
     assert lines[-2:] == ["What you can do", "  - Nothing need be done."]
     assert json.loads(run("token", "why", "p/a", "--json").stdout) == STORY
+    node.answers = {"T.WHY": STORY | {"stale_ms": 4000}}
+    assert run("token", "why", "p/a").stdout.splitlines() == [
+        *lines,
+        "no majority of the nodes is in reach: this is what the node's own copy has",
+    ]
 
 
 def test_long_words_and_control_characters_do_no_harm() -> None:

@@ -16,7 +16,7 @@ import typer
 
 from tidewarden.cli.connection import NodeLine, connected
 from tidewarden.cli.options import DATA_DIR, NOTHING, AsJson, DataDir, Url
-from tidewarden.cli.output import in_trouble, moment, print_json, print_map, print_table
+from tidewarden.cli.output import in_trouble, moment, print_json, print_map, print_mark, print_table
 from tidewarden.clock import SystemClock
 
 Account = Annotated[
@@ -101,6 +101,7 @@ def list_(
     headings = ("account", "state", "since (UTC)", "expires", "next try", "tries", "why")
     print_table(headings, [_row(entry) for entry in found])
     _advise(found)
+    print_mark(found)
     if after:
         typer.echo(f"more: --after {after}")
 
@@ -247,8 +248,7 @@ def stats(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
             for name, one in answer.items()
         ],
     )
-    if any("stale_ms" in one for one in answer.values()):
-        typer.echo("no majority of the nodes is in reach: this is what the node's own copy has")
+    print_mark(answer.values())
     for name, one in answer.items():
         if one.get("consents_30d"):
             ending = ", ".join(

@@ -16,7 +16,7 @@ import typer
 
 from tidewarden.cli.connection import connected
 from tidewarden.cli.options import DATA_DIR, AsJson, DataDir, Url
-from tidewarden.cli.output import cell, moment, print_json
+from tidewarden.cli.output import cell, moment, print_json, print_mark
 
 Subject = Annotated[
     str,
@@ -55,6 +55,7 @@ def show(story: Mapping[str, Any], *, as_json: bool) -> None:
         return
     for line in lines_of(story, min(WIDTH_MAX, shutil.get_terminal_size().columns)):
         typer.echo(line)
+    print_mark((story,))
 
 
 def lines_of(story: Mapping[str, Any], width: int) -> list[str]:

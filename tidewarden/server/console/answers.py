@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
+
+from tidewarden.server.http.task_fields import StaleMs
 
 from .timeline import Happening
 
@@ -113,3 +116,4 @@ class Forecast(msgspec.Struct):
     from_ms: int
     providers: dict[str, list[int]]
     left_out: Annotated[int, _said("providers that are not among them: there are many")] = 0
+    stale_ms: StaleMs | UnsetType = UNSET

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 from aiohttp import web
 
 from tidewarden.clock import Clock, in_turns
@@ -126,7 +127,7 @@ class DataRoutes:
         whole = await self._forecast_now()
         seen = self._rights(request).accounts(*LOOK)
         shown = {name: due for name, due in whole.providers.items() if seen.allow(name)}
-        return respond(Forecast(whole.step_ms, whole.from_ms, shown, whole.left_out))
+        return respond(msgspec.structs.replace(whole, providers=shown))
 
     async def _forecast_now(self) -> Forecast:
         async with self._forecasting:
@@ -140,11 +141,14 @@ class DataRoutes:
         tokens = self._tokens
         names = [] if tokens is None else tokens.providers()
         left, found = iter(names[:FORECAST_PROVIDERS_MAX]), dict[str, list[int]]()
+        mark: dict[str, int] = {}  # of a copy that stands in for the primary
 
         async def read() -> None:
             assert tokens is not None
             for name in left:
-                found[name] = list(await tokens.due(name, FORECAST_STEP_MS, FORECAST_STEPS))
+                due, told = await tokens.due(name, FORECAST_STEP_MS, FORECAST_STEPS)
+                found[name] = list(due)
+                mark.update(told)
 
         from_ms = self._clock.unix_ms()
         try:
@@ -154,7 +158,7 @@ class DataRoutes:
         except ExceptionGroup as failed:
             raise _first(failed) from None
         shown = {name: found[name] for name in names if name in found}
-        return Forecast(FORECAST_STEP_MS, from_ms, shown, len(names) - len(shown))
+        return Forecast(FORECAST_STEP_MS, from_ms, shown, len(names) - len(shown), **mark)
 
 
 def _answer(history: History, slot: int) -> HistoryAnswer:

@@ -162,7 +162,8 @@ def peek(connection: Connection, request: Request) -> Pending:
 def reasons(connection: Connection, request: Request) -> Pending:
     """Q.REASONS."""
     queue, stale = queue_name(request[1]), REASONS.parse(request, 2)
-    return Pending(connection.server.queues.admin.reasons(queue, **stale), encoder.encode)
+    found = connection.server.queues.admin.reasons(queue, **stale, marks=True)
+    return Pending(found, encoder.encode)
 
 
 def wait(connection: Connection, request: Request) -> Pending:

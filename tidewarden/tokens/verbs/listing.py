@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from tidewarden.queue.task import check_range
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountStore, Batch, Entry
-from tidewarden.tokens.accounts.near_accounts import NearAccounts
+from tidewarden.tokens.accounts.near_accounts import Answer, NearAccounts
 from tidewarden.tokens.limits.client_record import parse_record, read_client
 from tidewarden.tokens.policy import account_state, failures
 from tidewarden.tokens.why.facts import Facts, account_facts, client_facts
@@ -74,17 +75,40 @@ class Listing:
         names come before that one: it is given anew, so that an account that stays is met at least
         once. Long pages end before a batch that might not fit, or a fleet in which many accounts
         are put could have the same batch given again and again.
+
+        Each account has the mark, as :meth:`stats`. Raises: NoQuorum: a copy that stands in has
+        none at all, so that nothing would have it.
         """
         _check_state(state)
         check_range(count, "count", 1, PAGE_MAX)
-        at = await parse_cursor(after, names, self._accounts, self._queue_of)
+
+        async def read(accounts: AccountStore, mark: Mark) -> Page:
+            page = await self._page(accounts, mark, names, state, count, after, seen)
+            if mark and not after and page == ([], ""):
+                raise errors.NoQuorum(f"{ALONE}, and this node's copy has no such account")
+            return page
+
+        return await self._answered(read)
+
+    async def _page(
+        self,
+        accounts: AccountStore,
+        mark: Mark,
+        names: list[str],
+        state: str,
+        count: int,
+        after: str,
+        seen: AccountRights,
+    ) -> Page:
+        at = await parse_cursor(after, names, accounts, self._queue_of)
         shard, scan, last = at.shard, at.scan, at.last
         chosen = bool(state) or not seen.every
         troubled = state in ("failing", "stopped", "dead", "lost_rotation")
         found: list[dict[str, Any]] = []
         looked, slack = 0, SLACK if count > 4 * SLACK else 0
         asked = at.asked if last else count - slack
-        begun = Beginnings(self._accounts, self._queue_of, self._known, names, troubled)
+        known_of = functools.partial(self._known, accounts, mark)
+        begun = Beginnings(accounts, self._queue_of, known_of, names, troubled)
         for name in names[names.index(at.provider) :]:
             queue, known = self._queue_of[name], None
             if chosen and looked >= PROVIDERS_MAX:
@@ -93,7 +117,7 @@ class Listing:
             if scan == 0:
                 left = PROVIDERS_MAX - looked if chosen else AHEAD
                 small, known = await begun.of(name, min(1 + (count - len(found)) // FEW, left))
-            shards = await self._accounts.shards(queue)
+            shards = await accounts.shards(queue)
             if len(small) != shards:  # none was read, or the queue was cut anew since
                 small = [None] * shards
             looked += any(small)
@@ -103,7 +127,7 @@ class Listing:
                     return found, str(Cursor(name, shard, scan))
                 batch = None if scan else small[shard]
                 if batch is None:
-                    batch = await self._accounts.page(queue, shard, scan, asked, troubled=troubled)
+                    batch = await accounts.page(queue, shard, scan, asked, troubled=troubled)
                     looked += 1
                 following, now_ms, entries = batch
                 if following != at.end:
@@ -111,8 +135,8 @@ class Listing:
                 async for entry in in_turns(sorted(entries, key=lambda entry: entry.account)):
                     if entry.account <= last or not seen.allow(f"{name}/{entry.account}"):
                         continue
-                    known = known or await self._known(name)
-                    shown = self._described(entry, now_ms, *known)
+                    known = known or await known_of(name)
+                    shown = self._described(entry, now_ms, *known) | mark
                     if state and shown["state"] != state:
                         continue
                     if len(found) == count:
@@ -175,8 +199,8 @@ class Listing:
                 raise errors.NotFound(f"there is no account {provider}/{name}")
             row = reading.row
             entry = Entry(name, row, reading.troubles)
-            known = await (self._counted(provider, accounts) if mark else self._known(provider))
-            return self._described(entry, reading.now_ms, *known[:2]) | {
+            known = await self._known(accounts, mark, provider)
+            return self._described(entry, reading.now_ms, *known) | {
                 "token_type": row.token_type,
                 "scope": row.scope,
                 "extras": dict(row.details.extras),
@@ -196,14 +220,12 @@ class Listing:
         """
 
         async def read(accounts: AccountStore, mark: Mark) -> dict[str, Any]:
-            _, stands, counts = await self._counted(provider, accounts)
+            stands, counts = await self._counted(provider, accounts)
             return counts | stands | mark
 
         return await self._answered(read)
 
-    async def _answered(
-        self, read: Callable[[AccountStore, Mark], Awaitable[dict[str, Any]]]
-    ) -> dict[str, Any]:
+    async def _answered(self, read: Callable[[AccountStore, Mark], Awaitable[Answer]]) -> Answer:
         """Have ``read`` ask the primary, or the near copy, for which it gets the mark."""
         if self._near is None:
             return await read(self._accounts, {})
@@ -211,20 +233,28 @@ class Listing:
 
     async def _counted(
         self, provider: str, accounts: AccountStore
-    ) -> tuple[Facts, dict[str, Any], dict[str, int]]:
-        """Read what :meth:`_known` does and a provider's accounts by state, by what only reads."""
+    ) -> tuple[dict[str, Any], dict[str, int]]:
+        """Read a provider's :func:`.provider_status.figures`, and its accounts by state."""
         found = await accounts.figures(self._queue_of[provider])
         due_ms, record = found.counts.pop("next_ms"), parse_record(found.client)
         client = client_facts(self._providers[provider], record, found.clock_ms, found.lag_ms)
-        return client, figures(client, due_ms), found.counts
+        return figures(client, due_ms), found.counts
 
-    async def due(self, provider: str, step_ms: int, steps: int) -> list[int]:
-        """Estimate how many accounts of a provider fall due in each of the next steps of time."""
-        return await self._accounts.due(self._queue_of[provider], step_ms, steps)
+    async def due(self, provider: str, step_ms: int, steps: int) -> tuple[list[int], Mark]:
+        """
+        Estimate how many accounts of a provider fall due in each of the next steps of time.
 
-    async def _known(self, provider: str) -> Known:
+        Returns them with their mark, as of :meth:`stats`; an empty one: they need none.
+        """
+
+        async def read(accounts: AccountStore, mark: Mark) -> tuple[list[int], Mark]:
+            return await accounts.due(self._queue_of[provider], step_ms, steps), mark
+
+        return await self._answered(read)
+
+    async def _known(self, accounts: AccountStore, mark: Mark, provider: str) -> Known:
         """Read what nodes know of our client there, and its :func:`.provider_status.figures`."""
-        seen = await read_client(self._queue_of[provider], self._accounts)
+        seen = await read_client(self._queue_of[provider], accounts, copied=bool(mark))
         client = client_facts(self._providers[provider], *seen)
         return client, figures(client, 0)
 

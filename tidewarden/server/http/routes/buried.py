@@ -15,7 +15,7 @@ from tidewarden.server.http.caller import queue_in_path
 from tidewarden.server.http.params import body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, Check, Route, whole
-from tidewarden.server.http.task_fields import MaxStaleMs, Ms, TaskId
+from tidewarden.server.http.task_fields import MaxStaleMs, Ms, StaleMs, TaskId
 from tidewarden.server.verbs.queue import queue_name
 
 from .tasks import QUEUE, PageOptions, TaskPage, page_of
@@ -83,6 +83,7 @@ class Reasons(msgspec.Struct):
     reasons: list[Reason]
     others: int
     more: bool
+    stale_ms: StaleMs | UnsetType = UNSET
 
 
 class Kicked(msgspec.Struct):
@@ -112,7 +113,7 @@ class BuriedRoutes:
     async def reasons(self, request: web.Request) -> web.Response:
         """Count the buried tasks by why they were buried, the most frequent reason first."""
         queue, asked = queue_in_path(request), parameters_of(request, ReasonOptions)
-        return respond(await self._queues.admin.reasons(queue, asked.max_stale_ms))
+        return respond(await self._queues.admin.reasons(queue, asked.max_stale_ms, marks=True))
 
     async def kick(self, request: web.Request) -> web.Response:
         """Make buried tasks ready."""

@@ -310,12 +310,12 @@ class Account(msgspec.Struct, kw_only=True):
     message: Message
     next_ms: UnixMsOrNone
     advice: Advice
+    stale_ms: StaleMs | UnsetType = UNSET
 
 
 class WholeAccount(Account, kw_only=True):
     """Shows how an account is, and more of it, without its tokens."""
 
-    stale_ms: StaleMs | UnsetType = UNSET
     token_type: TokenType
     scope: Annotated[str, Meta(examples=["read write"])]
     extras: Extras
@@ -377,6 +377,7 @@ class Story(msgspec.Struct):
     concluded: list[Finding]
     next: NextStep
     advice: Annotated[list[str], Meta(description="Sentences; none: nothing need be done.")]
+    stale_ms: StaleMs | UnsetType = UNSET
 
 
 class UnreadableAnswer(msgspec.Struct, kw_only=True):
