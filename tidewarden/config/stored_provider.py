@@ -76,18 +76,19 @@ def provider_from(name: str, settings: dict[str, Any], reach: Reach) -> Provider
         if not problems:
             problems = [f"{section}.{key}: {fault}" for key, fault in reach.faults(provider)]
         if not problems:
-            return dataclasses.replace(provider, reach=reach, **_own_rate(provider))
+            rate = _own_rate(provider)
+            return dataclasses.replace(provider, reach=reach, client_rate=rate, host_rate=0.0)
     raise BadArg("; ".join(problem.removeprefix(f"{_ORIGIN}: ") for problem in problems))
 
 
-def _own_rate(provider: Provider) -> dict[str, float]:
+def _own_rate(provider: Provider) -> float:
     """
-    Return a provider's rates as it has them for itself.
+    Return the requests a second that a provider is given for itself; 0: no such limit.
 
     A host's rate bounds everybody who sends there, for which the rights to one name are not enough.
     """
     rates = [rate for rate in (provider.client_rate, provider.host_rate) if rate]
-    return {"client_rate": min(rates, default=0.0), "host_rate": 0.0}
+    return min(rates, default=0.0)
 
 
 def shown(settings: dict[str, Any]) -> dict[str, Any]:
