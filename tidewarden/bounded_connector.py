@@ -57,7 +57,11 @@ class Lookups(AbstractResolver):
                     loop.call_soon_threadsafe(self._room.release)
 
         await self._room.acquire()
-        found = await in_side_thread(look, f"where {host} is")
+        try:
+            found = await in_side_thread(look, f"where {host} is")
+        except RuntimeError as error:  # no thread could be started for it
+            self._room.release()
+            raise OSError(f"{host} is not looked up: {error}") from None
         return [
             ResolveResult(
                 hostname=host,

@@ -12,7 +12,7 @@ import pytest
 from support.providers.raw_provider import OK, provider, server
 from support.waiting import eventually
 
-from tidewarden.bounded_connector import LOOKUPS_MAX
+from tidewarden.bounded_connector import LOOKUPS_MAX, Lookups
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 from tidewarden.tokens.provider.token_response import HttpAnswer, RequestNotSent
 
@@ -63,3 +63,19 @@ async def test_silent_name_servers_hold_up_nobody_else(monkeypatch: pytest.Monke
     finally:
         servers.gave_up.set()
         await endpoint.close()
+
+
+async def test_a_machine_without_threads_is_an_error_and_uses_up_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    lookups = Lookups()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none)
+        for _ in range(2 * LOOKUPS_MAX):
+            with pytest.raises(OSError, match="can't start new thread"):
+                await asyncio.wait_for(lookups.resolve("127.0.0.1"), 20)
+    (found,) = await asyncio.wait_for(lookups.resolve("127.0.0.1", 80), 20)
+    assert (found["host"], found["port"]) == ("127.0.0.1", 80)
