@@ -371,6 +371,25 @@ async def test_a_queue_that_nobody_uses_ends_and_its_name_is_free(node: Any) -> 
     assert "q" in await look(queues)
 
 
+async def test_many_are_looked_at_together_and_one_that_is_unreadable_alone(
+    node: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    queues = (await node()).queues
+    link, names = link_of(queues), [f"q{number:02}" for number in range(70)]
+    for name in names:
+        await queues.admin.configure(name, {"expire_ms": 600_000})
+    await look(queues)
+    before = link.calls
+    assert await look(queues) == names
+    assert link.calls - before <= 4, "three of at most 32 queues, and the names"
+    now_ms = int((await queues.catalog.time())[0]) * 1000
+    for name in ("q05", "q06", "q69"):
+        await link.call("HSET", f"{{tw:{name}:0}}:shard", "used", now_ms - 700_000)
+    await link.call("HSET", "{tw:q06:0}:shard", "format", 99)
+    assert await look(queues) == [name for name in names if name not in ("q05", "q69")]
+    assert "it is not known whether q06 is used: the shard {tw:q06:0} has format 99" in caplog.text
+
+
 async def test_a_use_that_comes_after_the_look_keeps_it(
     node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,8 +400,8 @@ async def test_a_use_that_comes_after_the_look_keeps_it(
     run_each = queues.scripts.run_each
     taken: list[Any] = []
 
-    async def used_meanwhile(*call: Any) -> Any:
-        found = await run_each(*call)
+    async def used_meanwhile(*call: Any, together: bool) -> Any:
+        found = await run_each(*call, together=together)
         taken.extend(await n1.queues.take(n1.queues.open_session(), ["q"]))
         return found
 

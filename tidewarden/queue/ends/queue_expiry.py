@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from tidewarden.clock import Clock
 from tidewarden.errors import Error, NotFound, Stale, StoreDown
 from tidewarden.queue.catalog import Catalog
+from tidewarden.queue.shards.shard_group import TOGETHER
 from tidewarden.queue.shards.shard_scripts import ShardScripts
 
 from .dropped_queues import DroppedQueues
@@ -46,20 +49,34 @@ class QueueExpiry:
         ``step`` is called after each. Raises: StoreDown.
         """
         gap = self._clock.monotonic() - self._looked_at_s > GAP_S
-        for queue in sorted(self._catalog.expiring):
-            try:
-                if all(await self._scripts.run_each("queue.unused", queue, (int(gap),))):
-                    tasks = await self._dropped.drop(queue, force=True, free=True)
-                    self.expired += 1
-                    log.info("the queue %s, which nobody used, ended with %d tasks", queue, tasks)
-            except (NotFound, Stale):
-                log.debug("%s was dropped, changed or used by somebody else", queue)
-            except StoreDown:
-                raise
-            except Error as error:
-                log.error("it is not known whether %s is used: %s", queue, error)
-            step()
+        queues = sorted(self._catalog.expiring)
+        for first in range(0, len(queues), TOGETHER):
+            some = queues[first : first + TOGETHER]
+            asked = (
+                self._scripts.run_each("queue.unused", queue, (int(gap),), together=True)
+                for queue in some
+            )
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            for queue, unused in zip(some, found, strict=True):
+                await self._end(queue, unused)
+                step()
         self._looked_at_s = self._clock.monotonic()
         if self._clock.monotonic() >= self._tend_at_s:
             self._tend_at_s = self._clock.monotonic() + TEND_S
             await self._dropped.tend()
+
+    async def _end(self, queue: str, unused: list[Any] | BaseException) -> None:
+        """End a queue of which each shard said that nobody uses it. Raises: StoreDown."""
+        try:
+            if isinstance(unused, BaseException):
+                raise unused
+            if all(unused):
+                tasks = await self._dropped.drop(queue, force=True, free=True)
+                self.expired += 1
+                log.info("the queue %s, which nobody used, ended with %d tasks", queue, tasks)
+        except (NotFound, Stale):
+            log.debug("%s was dropped, changed or used by somebody else", queue)
+        except StoreDown:
+            raise
+        except Error as error:
+            log.error("it is not known whether %s is used: %s", queue, error)

@@ -31,8 +31,8 @@ class ShardGroup:
     """
     Runs scripts whose header says EACH on several shards.
 
-    A script that READS is run in one call for the queues that are asked in one turn of the loop: a
-    call for each of thousands of small queues costs more than what it asks for.
+    A script that READS, or may run twice, is run in one call for the queues that are asked in one
+    turn of the loop: a call for each of thousands of small queues costs more than what it asks for.
     """
 
     def __init__(
@@ -48,14 +48,19 @@ class ShardGroup:
         self._background = background
         self._gathering: dict[Kind, list[Asked]] = {}
 
-    async def run(self, shards: Sequence[Shard], name: str, args: Sequence[Arg]) -> list[Any]:
+    async def run(
+        self, shards: Sequence[Shard], name: str, args: Sequence[Arg], *, together: bool = False
+    ) -> list[Any]:
         """
         Run a script on these shards of one queue; returns the items of each.
+
+        ``together``: it may run twice on a shard, so it is asked with other queues as one that
+        READS is.
 
         A shard that has refused runs the script by itself, and finds out what that means. Raises:
         as :meth:`Shard.run`.
         """
-        if self._scripts[name].reads and not self._link.clustered:
+        if (together or self._scripts[name].reads) and not self._link.clustered:
             found = await self._gathered(shards, name, args)
         else:
             found = await self._together(shards, name, args)

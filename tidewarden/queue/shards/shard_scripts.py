@@ -112,17 +112,20 @@ class ShardScripts:
         await firm()
         return reply
 
-    async def run_each(self, name: str, queue: str, args: Sequence[Arg]) -> list[Any]:
+    async def run_each(
+        self, name: str, queue: str, args: Sequence[Arg], *, together: bool = False
+    ) -> list[Any]:
         """
         Run a script (its header says EACH) on every shard of a queue; returns the items of each.
 
-        It is one call where all shards lie on one server. Raises: as :meth:`run`.
+        It is one call where all shards lie on one server. ``together``: as of
+        :meth:`.ShardGroup.run`. Raises: as :meth:`run`.
         """
-        shards = await self._catalog.open(queue)
+        group, shards = self._catalog.group, await self._catalog.open(queue)
         try:
-            return await self._catalog.group.run(shards, name, args)
+            return await group.run(shards, name, args, together=together)
         except Resharded:
-            return await self._catalog.group.run(self._catalog.shards[queue], name, args)
+            return await group.run(self._catalog.shards[queue], name, args, together=together)
 
     async def delays(self, queue: str) -> list[int]:
         """
