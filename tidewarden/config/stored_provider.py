@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +23,12 @@ from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED, read_provider
 from .sources import Found, nearest
 
-DOCUMENT_BYTES_MAX = 65_536
+DOCUMENT_BYTES_MAX = 16_384
+"""Every node reads it in one turn of its loop, and all that were put when one of them changes."""
+ENTRIES_MAX = 50
+"""Of a setting that has several, likewise."""
+FAULTS_MAX = 10
+"""That are told: to find the setting that was meant takes as long as all else."""
 _OF_A_NODE = frozenset(
     item.name for item in dataclasses.fields(Provider) if item.metadata.get("path")
 ) | {key for key in PROVIDER_KEYS if key.endswith(("_file", "_env"))}
@@ -64,10 +70,11 @@ def provider_from(name: str, settings: dict[str, Any], reach: Reach) -> Provider
 
     ``reach``: what it may reach here.
 
-    Raises: BadArg: with every problem: which setting, what was found, what is allowed.
+    Raises: BadArg: with the first problems: which setting, what was found, what is allowed.
     """
     section = f"providers.{name}"
-    problems = [fault for key, value in settings.items() if (fault := _fault(section, key, value))]
+    faults = (_fault(section, key, value) for key, value in settings.items())
+    problems = list(islice(filter(None, faults), FAULTS_MAX))
     if not re.fullmatch(NAME, name):
         problems.insert(0, f"found the name {name[:80]!r}; allowed: {NAME_ALLOWED}")
     if not problems:
@@ -77,7 +84,8 @@ def provider_from(name: str, settings: dict[str, Any], reach: Reach) -> Provider
             problems = [f"{section}.{key}: {fault}" for key, fault in reach.faults(provider)]
         if not problems:
             return dataclasses.replace(provider, reach=reach, **_own_rate(provider))
-    raise BadArg("; ".join(problem.removeprefix(f"{_ORIGIN}: ") for problem in problems))
+    told = [problem.removeprefix(f"{_ORIGIN}: ") for problem in problems[:FAULTS_MAX]]
+    raise BadArg("; ".join(told))
 
 
 def _own_rate(provider: Provider) -> dict[str, float]:
@@ -133,7 +141,9 @@ def _fault(section: str, key: str, value: Any) -> str:
             f" allowed: {what}"
         )
     if key not in PROVIDER_KEYS:
-        return f"{where}: unknown setting; {nearest(key, SETTINGS)}"
+        return f"{where}: unknown setting; {nearest(key[:80], SETTINGS)}"
+    if isinstance(value, dict | list) and len(value) > ENTRIES_MAX:
+        return f"{where}: found {len(value)} entries; allowed: at most {ENTRIES_MAX}"
     if key == "proxy" and value == ENVIRONMENT:
         return f"{where}: found {value!r}, a node's own; allowed: the proxy's address"
     texts = value.values() if isinstance(value, dict) else (value,)
