@@ -27,6 +27,8 @@ DOCUMENT_BYTES_MAX = 16_384
 """Every node reads it in one turn of its loop, and all that were put when one of them changes."""
 ENTRIES_MAX = 50
 """Of a setting that has several, likewise."""
+PATTERNS_MAX = 5
+"""To read one takes up to 2.6 ms."""
 FAULTS_MAX = 10
 """That are told: to find the setting that was meant takes as long as all else."""
 _OF_A_NODE = frozenset(
@@ -83,19 +85,20 @@ def provider_from(name: str, settings: dict[str, Any], reach: Reach) -> Provider
         if not problems:
             problems = [f"{section}.{key}: {fault}" for key, fault in reach.faults(provider)]
         if not problems:
-            return dataclasses.replace(provider, reach=reach, **_own_rate(provider))
+            return dataclasses.replace(
+                provider, reach=reach, client_rate=_own_rate(provider), host_rate=0.0
+            )
     told = [problem.removeprefix(f"{_ORIGIN}: ") for problem in problems[:FAULTS_MAX]]
     raise BadArg("; ".join(told))
 
 
-def _own_rate(provider: Provider) -> dict[str, float]:
+def _own_rate(provider: Provider) -> float:
     """
-    Return a provider's rates as it has them for itself.
+    Return the rate that both of a provider's set for itself.
 
     A host's rate bounds everybody who sends there, for which the rights to one name are not enough.
     """
-    rates = [rate for rate in (provider.client_rate, provider.host_rate) if rate]
-    return {"client_rate": min(rates, default=0.0), "host_rate": 0.0}
+    return min((rate for rate in (provider.client_rate, provider.host_rate) if rate), default=0.0)
 
 
 def shown(settings: dict[str, Any]) -> dict[str, Any]:
@@ -142,8 +145,9 @@ def _fault(section: str, key: str, value: Any) -> str:
         )
     if key not in PROVIDER_KEYS:
         return f"{where}: unknown setting; {nearest(key[:80], SETTINGS)}"
-    if isinstance(value, dict | list) and len(value) > ENTRIES_MAX:
-        return f"{where}: found {len(value)} entries; allowed: at most {ENTRIES_MAX}"
+    most = PATTERNS_MAX if key == "account_parameters" else ENTRIES_MAX
+    if isinstance(value, dict | list) and len(value) > most:
+        return f"{where}: found {len(value)} entries; allowed: at most {most}"
     if key == "proxy" and value == ENVIRONMENT:
         return f"{where}: found {value!r}, a node's own; allowed: the proxy's address"
     texts = value.values() if isinstance(value, dict) else (value,)

@@ -291,11 +291,8 @@ async def test_one_user_has_its_share_of_those_that_are_known_as_dropped(
         ACTING.reset(token)
 
 
-async def test_its_makers_share_is_free_again(
-    node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_its_makers_share_is_free_again(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     queues = (await node()).queues
-    monkeypatch.setattr(dropped_queues, "KEPT_MS", -60_000)
     token = ACTING.set("ann")
     try:
         await queues.put("q", TaskSpec(id="a"))
@@ -313,6 +310,7 @@ async def test_its_makers_share_is_free_again(
         await queues.dropped.drop_topic("news")
     finally:
         ACTING.reset(token)
+    monkeypatch.setattr(dropped_queues, "KEPT_MS", -60_000)
     await queues.dropped.tend()
     assert await link_of(queues).call("HGETALL", "{tw}:makers") == []
 

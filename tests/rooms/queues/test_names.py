@@ -141,7 +141,7 @@ async def test_shards_count_as_names_do(node: Any, acting: Any) -> None:
     await configure("eve.4", {"shards": 32})
     acting("bob")
     await configure("bob.1", {"shards": 256})
-    with pytest.raises(Full, match=r"no room for so many shards: limits\.queues_max"):
+    with pytest.raises(Full, match=r"no room for so many shards: in limits\.queues_max"):
         await configure("bob.2", {"shards": 256})
     acting("eve")
     await configure("eve.4", {"shards": 16})

@@ -204,8 +204,8 @@ async def test_what_did_not_change_is_not_read_again(
             await stored.put(name, document(endpoint.url))
         await eventually(lambda: pools_of(other.tokens).keys() >= {"a", "b"})
         read.clear()
-        await stored.put("b", document(endpoint.url, scope="more"))
-        await eventually(lambda: pools_of(other.tokens)["b"].limits.provider.scope == "more")
+        await stored.put("b", document(endpoint.url, margin_s=7))
+        await eventually(lambda: pools_of(other.tokens)["b"].limits.provider.margin_s == 7)
         assert set(read) == {"b"}
 
 

@@ -21,7 +21,7 @@ if links then return { 'topic', links } end
 local dropped = redis.call('HGET', key('dropped'), ARGV[3])
 if dropped and dropped ~= ARGV[8] then return { 'dropped', dropped } end
 local most = int(5, 'queues', 0, 1000000)
-local share, needed = shares(), shares().needed(ARGV[4])
+local share, needed = shares(), shares().needed('queue', ARGV[4])
 local there = share.all('queue', redis.call('HLEN', key('queues')))
 if most > 0 and there + needed > most then return { 'full', text(there) } end
 if most > 0 and ARGV[6] ~= '' then

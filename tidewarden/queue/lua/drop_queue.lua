@@ -41,7 +41,7 @@ redis.call('HSET', key('dropped'), name, ARGV[5])
 for i = 1, #left, 2 do
   redis.call('HSET', key('topics'), left[i], left[i + 1])
   share.resized(
-    'topic', left[i], share.maker('topic', left[i]), share.needed_for(left[i + 1])
+    'topic', left[i], share.maker('topic', left[i]), share.needed('topic', left[i + 1])
   )
   redis.call('PUBLISH', key('queues'), left[i])
 end

@@ -36,7 +36,7 @@ else
   links = without(links, queue)
 end
 local share = shares()
-local needed, had = share.needed_for(links), stored and share.places('topic', topic) or 0
+local needed, had = share.needed('topic', links), stored and share.places('topic', topic) or 0
 local maker = stored and share.maker('topic', topic) or ARGV[8]
 if on and needed > had then
   local most = int(7, 'topics', 0, 1000000)

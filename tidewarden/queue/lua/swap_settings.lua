@@ -15,8 +15,8 @@
 -- Errors  FULL: with so many shards it takes up more places than there are, or than its user may
 if redis.call('HGET', key('queues'), ARGV[3]) ~= ARGV[4] then return 0 end
 local share, name, most, user = shares(), ARGV[3], int(6, 'queues', 0, 1000000), ARGV[7]
-local had, needed = share.places('queue', name), share.needed(ARGV[5])
-local maker, grows = share.maker('queue', name), needed > share.needed(ARGV[4])
+local had, needed = share.places('queue', name), share.needed('queue', ARGV[5])
+local maker, grows = share.maker('queue', name), needed > share.needed('queue', ARGV[4])
 -- Whoever has it cut into more takes all of it upon himself.
 if not grows or user == '' then user = maker end
 if most > 0 and grows then

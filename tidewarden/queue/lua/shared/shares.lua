@@ -12,24 +12,15 @@ local function shares()
     if last < math.floor(most * part / 1000) and last * (1000 - part) < part * left_then then
       return
     end
-    local left = text(free) .. ' of ' .. text(most) .. ' (' .. setting .. ') are free'
-    refuse(
-      'FULL the user '
-        .. user
-        .. ' has made '
-        .. text(mine)
-        .. ' '
-        .. what
-        .. ', where '
-        .. left
-        .. ': the rest is for others (limits.user_share)'
-    )
+    local found = text(mine) .. ' ' .. what .. ', where ' .. text(free) .. ' of ' .. text(most)
+    local rest = ') are free: the rest is for others (limits.user_share)'
+    refuse('FULL the user ' .. user .. ' has made ' .. found .. ' (' .. setting .. rest)
   end
 
   -- Of `makers` (hash): `queues <user>` and `topics <user>`, how many there are of his; who made
   -- which, `queue <name>` and `topic <name>`. What takes up more than one place has how many more
   -- in `more queue <name>`, and `more queues` has those of all.
-  local function count(field, many)
+  local function add(field, many)
     if many ~= 0 and redis.call('HINCRBY', key('makers'), field, many) <= 0 then
       redis.call('HDEL', key('makers'), field)
     end
@@ -44,30 +35,28 @@ local function shares()
   function share.maker(what, name)
     return redis.call('HGET', key('makers'), what .. ' ' .. name) or ''
   end
-  -- A queue takes up a place for each 16 shards that it begins, for every node keeps each of them;
-  -- a topic one for each 16 queues.
-  function share.needed(settings)
-    local fine, read = pcall(cjson.decode, settings)
-    return math.ceil((fine and type(read) == 'table' and tonumber(read.shards) or 1) / 16)
-  end
-  function share.needed_for(links)
-    local _, many = string.gsub(links, '%S+', '')
+  -- How many a queue with these settings needs, or a topic with these links: one for each 16
+  -- shards, for every node keeps each of them, or for each 16 queues.
+  function share.needed(what, raw)
+    local fine, read = pcall(cjson.decode, what == 'queue' and raw or '{}')
+    local many = fine and type(read) == 'table' and tonumber(read.shards) or 1
+    if what == 'topic' then many = select(2, string.gsub(raw, '%S+', '')) end
     return math.max(1, math.ceil(many / 16))
   end
   function share.made(what, name, user, places)
-    count('more ' .. what .. 's', places - 1)
+    add('more ' .. what .. 's', places - 1)
     if places > 1 then
       redis.call('HSET', key('makers'), 'more ' .. what .. ' ' .. name, places - 1)
     end
     if user == '' then return end
-    count(what .. 's ' .. user, places)
+    add(what .. 's ' .. user, places)
     redis.call('HSET', key('makers'), what .. ' ' .. name, user)
   end
   function share.unmade(what, name)
     local user, places = share.maker(what, name), share.places(what, name)
     redis.call('HDEL', key('makers'), what .. ' ' .. name, 'more ' .. what .. ' ' .. name)
-    count('more ' .. what .. 's', 1 - places)
-    if user ~= '' then count(what .. 's ' .. user, -places) end
+    add('more ' .. what .. 's', 1 - places)
+    if user ~= '' then add(what .. 's ' .. user, -places) end
   end
   function share.resized(what, name, user, places)
     if places ~= share.places(what, name) or user ~= share.maker(what, name) then
