@@ -182,7 +182,7 @@ QUERIES = {
 STREAMS = {"GET /v1/events", "POST /console/login"}
 UNKNOWN = {f"setting{n}": "x" for n in range(700)}
 HOSTS = {"a": "|".join(f"h{n}" for n in range(190))}
-PATTERNS = {f"p{n}": f"([a-z]{{1,{100 + n}}}|[0-9]{{2,{50 + n}}}x*)+" for n in range(5)}
+READ_LONG = {f"p{n}": f"([a-z]{{1,{100 + n}}}|[0-9]{{2,{50 + n}}}x*)+" for n in range(5)}
 """Settings of providers that are much work: unknown ones, a list of hosts, and patterns."""
 RUBBISH = b"[" + b"[]," * 349_000 + b"[]]"
 
@@ -358,7 +358,7 @@ def main() -> None:
             "EXPORTED": admin.execute_command("T.EXPORT", KEY, ID, 1, "COUNT", 1000)[0],
             "UNKNOWN": [json.dumps(UNKNOWN)],
             "HOSTS": [_provider(f"https://{{a}}.{'x.' * 110}example", HOSTS)],
-            "PATTERNS": [_provider("https://a.example", PATTERNS)],
+            "PATTERNS": [_provider("https://a.example", READ_LONG)],
             "KEY": [KEY],
             "ID": [ID],
         }
