@@ -131,6 +131,9 @@ T.IMPORT KEY ID 1 EXPORTED
 V.STATUS
 V.ROTATE
 P.PUT made {"token_url":"https://a.example/token","client_id":"c","client_secret":"s"}
+P.PUT made UNKNOWN
+P.PUT made HOSTS
+P.PUT made PATTERNS
 P.GET none
 P.LIST
 P.DELETE none
@@ -177,6 +180,10 @@ QUERIES = {
     "GET /v1/queues/{queue}/tasks": "?state=delayed&count=1000",
 }
 STREAMS = {"GET /v1/events", "POST /console/login"}
+UNKNOWN = {f"setting{n}": "x" for n in range(700)}
+HOSTS = {"a": "|".join(f"h{n}" for n in range(190))}
+READ_LONG = {f"p{n}": f"([a-z]{{1,{100 + n}}}|[0-9]{{2,{50 + n}}}x*)+" for n in range(5)}
+"""Settings of providers that are much work: unknown ones, a list of hosts, and patterns."""
 RUBBISH = b"[" + b"[]," * 349_000 + b"[]]"
 
 
@@ -261,6 +268,13 @@ def seed(client: redis.Redis, part: int) -> None:
     )
 
 
+def _provider(url: str, patterns: Mapping[str, str]) -> str:
+    """The settings of one whose accounts differ by these patterns, each of them in use."""
+    headers = {f"x-{name}": f"{{{name}}}" for name in patterns}
+    names = {"client_id": "c", "client_secret": "s", "headers": headers}
+    return json.dumps({"token_url": f"{url}/token", "account_parameters": patterns} | names)
+
+
 def asked_of_resp(
     client: redis.Redis, filled: Mapping[str, Sequence[Any]]
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -342,6 +356,9 @@ def main() -> None:
         filled = {
             "MANY": [f"shop/a{n % (ACCOUNTS // options.part)}" for n in range(1000)],
             "EXPORTED": admin.execute_command("T.EXPORT", KEY, ID, 1, "COUNT", 1000)[0],
+            "UNKNOWN": [json.dumps(UNKNOWN)],
+            "HOSTS": [_provider(f"https://{{a}}.{'x.' * 110}example", HOSTS)],
+            "PATTERNS": [_provider("https://a.example", READ_LONG)],
             "KEY": [KEY],
             "ID": [ID],
         }

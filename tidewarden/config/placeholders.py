@@ -26,8 +26,9 @@ from .provider import Provider
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")
 NAME_ALLOWED = "1 to 32 of a-z 0-9 _, the first a letter"
 VALUE_CHARS_MAX = 200
-VALUES_MAX = 1000
+VALUES_MAX = 200
 """Hosts that listed values may make together."""
+HOST_CHARS_MAX = 253
 
 ADDRESSES = ("token_url", "issuer", "revocation_url")
 TEXTS = ("client_id", "jwt_issuer", "jwt_subject", "jwt_audience")
@@ -244,6 +245,8 @@ def _address_fault(url: str, patterns: Mapping[str, str]) -> str:
     parts = _ADDRESS.fullmatch(url)
     if parts is None or not PLACEHOLDER.sub("", parts["rest"] or "").isprintable():
         return f"found {shown}; allowed: placeholders in the host, the path or the query alone"
+    if len(parts["host"]) > HOST_CHARS_MAX:
+        return f"found a host of {len(parts['host'])} characters; allowed: {HOST_CHARS_MAX}"
     for host in _hosts(parts["host"], patterns):
         behind = PLACEHOLDER.split(host)[-1]
         labels = behind.split(".")

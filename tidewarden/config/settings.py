@@ -241,7 +241,8 @@ class Limits:
     queues_max: int = setting(10_000, low=1, high=1_000_000)
     """
     Most queues of the cluster, and likewise topics; the system's own go beside them, but for those
-    of providers that are put. A made-up name makes one, which stays.
+    of providers that are put. A made-up name makes one, which stays. Of a queue each 16 shards
+    count.
     """
     schedules_max: int = setting(100_000, low=1, high=10_000_000)
     """Most schedules of the cluster."""

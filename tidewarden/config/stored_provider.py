@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +23,14 @@ from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED, read_provider
 from .sources import Found, nearest
 
-DOCUMENT_BYTES_MAX = 65_536
+DOCUMENT_BYTES_MAX = 16_384
+"""Every node reads it in one turn of its loop, and all that were put when one of them changes."""
+ENTRIES_MAX = 50
+"""Of a setting that has several, likewise."""
+PATTERNS_MAX = 5
+"""To read one takes up to 2.6 ms."""
+FAULTS_MAX = 10
+"""That are told: to find the setting that was meant takes as long as all else."""
 _OF_A_NODE = frozenset(
     item.name for item in dataclasses.fields(Provider) if item.metadata.get("path")
 ) | {key for key in PROVIDER_KEYS if key.endswith(("_file", "_env"))}
@@ -64,10 +72,11 @@ def provider_from(name: str, settings: dict[str, Any], reach: Reach) -> Provider
 
     ``reach``: what it may reach here.
 
-    Raises: BadArg: with every problem: which setting, what was found, what is allowed.
+    Raises: BadArg: with the first problems: which setting, what was found, what is allowed.
     """
     section = f"providers.{name}"
-    problems = [fault for key, value in settings.items() if (fault := _fault(section, key, value))]
+    faults = (_fault(section, key, value) for key, value in settings.items())
+    problems = list(islice(filter(None, faults), FAULTS_MAX))
     if not re.fullmatch(NAME, name):
         problems.insert(0, f"found the name {name[:80]!r}; allowed: {NAME_ALLOWED}")
     if not problems:
@@ -76,9 +85,11 @@ def provider_from(name: str, settings: dict[str, Any], reach: Reach) -> Provider
         if not problems:
             problems = [f"{section}.{key}: {fault}" for key, fault in reach.faults(provider)]
         if not problems:
-            rate = _own_rate(provider)
-            return dataclasses.replace(provider, reach=reach, client_rate=rate, host_rate=0.0)
-    raise BadArg("; ".join(problem.removeprefix(f"{_ORIGIN}: ") for problem in problems))
+            return dataclasses.replace(
+                provider, reach=reach, client_rate=_own_rate(provider), host_rate=0.0
+            )
+    told = [problem.removeprefix(f"{_ORIGIN}: ") for problem in problems[:FAULTS_MAX]]
+    raise BadArg("; ".join(told))
 
 
 def _own_rate(provider: Provider) -> float:
@@ -87,8 +98,7 @@ def _own_rate(provider: Provider) -> float:
 
     A host's rate bounds everybody who sends there, for which the rights to one name are not enough.
     """
-    rates = [rate for rate in (provider.client_rate, provider.host_rate) if rate]
-    return min(rates, default=0.0)
+    return min((rate for rate in (provider.client_rate, provider.host_rate) if rate), default=0.0)
 
 
 def shown(settings: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +144,10 @@ def _fault(section: str, key: str, value: Any) -> str:
             f" allowed: {what}"
         )
     if key not in PROVIDER_KEYS:
-        return f"{where}: unknown setting; {nearest(key, SETTINGS)}"
+        return f"{where}: unknown setting; {nearest(key[:80], SETTINGS)}"
+    most = PATTERNS_MAX if key == "account_parameters" else ENTRIES_MAX
+    if isinstance(value, dict | list) and len(value) > most:
+        return f"{where}: found {len(value)} entries; allowed: at most {most}"
     if key == "proxy" and value == ENVIRONMENT:
         return f"{where}: found {value!r}, a node's own; allowed: the proxy's address"
     texts = value.values() if isinstance(value, dict) else (value,)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tidewarden.clock import in_turns
-from tidewarden.errors import BadArg, Error, Field, NoQuorum, NotFound, NotHeld, Stale
+from tidewarden.errors import BadArg, Error, Field, Full, NoQuorum, NotFound, NotHeld, Stale
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
 
@@ -379,8 +379,9 @@ class QueueAdmin:
         Change settings of a queue, which is made when it is new or was dropped; the settings now.
 
         Raises: BadArg: an unknown name, a value that is not allowed, or ``shards``, ``strategy`` or
-        ``order`` of a queue that holds tasks, or a durability that cannot be had here; Stale:
-        somebody else changed them at the same time; NoQuorum.
+        ``order`` of a queue that holds tasks, or a durability that cannot be had here; Full: for so
+        many shards there is no room, or not for those of this user; Stale: somebody else changed
+        them at the same time; NoQuorum.
         """
         await self._catalog.open(check_name(queue), again=True)
         raw, old = await self._catalog.stored(
@@ -397,17 +398,21 @@ class QueueAdmin:
         cut = [name for name in CUT_FIELDS if getattr(new, name) != getattr(old, name)]
         new = msgspec.structs.replace(new, version=old.version + 1, layout=old.layout + bool(cut))
         if cut:
+            if new.shards > old.shards:  # once they are closed it is late to refuse
+                await self._catalog.swap(queue, raw, new, asked=True, look=True)
             await self._close_cut(queue, raw, old, new, cut)
-        if not await self._catalog.run_on_names(
-            "queue.swap_settings", queue, raw, msgspec.json.encode(new)
-        ):
+        refused: Error = Stale(
+            f"the settings of {queue} were changed by somebody else at the same time; repeat this"
+        )
+        try:
+            swapped = await self._catalog.swap(queue, raw, new, asked=True)
+        except Full as error:
+            swapped, refused = False, error
+        if not swapped:
             raw, stored = await self._catalog.stored(queue)
             if cut and stored.layout < new.layout:  # what was closed for nothing
                 await self._catalog.keep_layout(queue, raw, stored, new.layout)
-            raise Stale(
-                f"the settings of {queue} were changed by somebody else at the same time; repeat"
-                " this"
-            )
+            raise refused
         self._catalog.build(queue, new)
         await self._catalog.settle(queue)
         if any(getattr(new, name) != getattr(old, name) for name in LANE_FIELDS):

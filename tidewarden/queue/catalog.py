@@ -228,9 +228,7 @@ class Catalog:
             raw, stored = await self.stored(queue)
             if stored.version < newer:
                 above = msgspec.structs.replace(stored, version=newer + 1)
-                if await self.run_on_names(
-                    "queue.swap_settings", queue, raw, msgspec.json.encode(above)
-                ):
+                if await self.swap(queue, raw, above):
                     self.build(queue, above)
 
     def shards_with(self, queue: str, settings: QueueSettings) -> list[Shard]:
@@ -381,6 +379,24 @@ class Catalog:
         )
         await self.keep_layout(queue, raw, settings, layout)
 
+    async def swap(
+        self, queue: str, raw: bytes, new: QueueSettings, *, asked: bool = False, look: bool = False
+    ) -> bool:
+        """
+        Store a queue's settings in place of ``raw``; False: others are stored.
+
+        ``asked``: a user asks for them. ``look``: it is looked whether that is possible.
+
+        Raises: StoreDown; Full: ``asked``, and it has more shards than there is room for.
+        """
+        most = self._queues_max if asked and not queue.startswith("_") else 0
+        text = msgspec.json.encode(new)
+        return bool(
+            await self.run_on_names(
+                "queue.swap_settings", queue, raw, text, most, *self.maker, int(look)
+            )
+        )
+
     async def keep_layout(
         self, queue: str, raw: bytes, settings: QueueSettings, layout: int
     ) -> None:
@@ -392,7 +408,7 @@ class Catalog:
         kept = msgspec.structs.replace(settings, layout=layout + 1)
         # the closed ones may have got another
         await set_order(self.shards_with(queue, kept), kept.order, final=True)
-        if await self.run_on_names("queue.swap_settings", queue, raw, msgspec.json.encode(kept)):
+        if await self.swap(queue, raw, kept):
             self.build(queue, kept)
 
     def _holder(self) -> str:
@@ -635,8 +651,10 @@ class Catalog:
     async def all_links(self) -> dict[str, list[str]]:
         """Read every topic and its queues, sorted. Raises: StoreDown."""
         raw = await self._link.call("HGETALL", self._topics_key)
-        pairs = zip(raw[::2], raw[1::2], strict=True)
-        return {_text(name): sorted(_text(links).split()) for name, links in sorted(pairs)}
+        found = {}
+        async for name, links in in_turns(sorted(zip(raw[::2], raw[1::2], strict=True)), 1):
+            found[_text(name)] = sorted(_text(links).split())
+        return found
 
 
 def _text(raw: bytes) -> str:

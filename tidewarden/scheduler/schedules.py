@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from tidewarden.clock import in_turns
 from tidewarden.errors import BadArg, Exists, Field, Full, NotFound
 from tidewarden.queue.queues import Queues
 from tidewarden.queue.task import TaskSpec, check_name
@@ -33,7 +34,7 @@ log = logging.getLogger("tidewarden.scheduler")
 DIRECTORY = "_schedules"
 SCHEDULES_MAX = 10_000  # of one shard
 FIRE_MAX = 100  # schedules of one script call
-TICKS_MAX = 1_000  # tasks of one script call
+TICKS_MAX = 200  # tasks of one script call
 STUCK_RETRY_MS = 60_000
 STUCK_SAID_MAX = 1000  # schedules that are remembered as said
 FULL_RETRY_MS = 1_000
@@ -222,7 +223,7 @@ class Schedules:
         args: MutableSequence[Arg] = [epoch, holder]
         limit = max(1, TICKS_MAX // len(rows))
         over: MutableSequence[Arg] = []
-        for name_bytes, place_ms, tick_ms, stamp, anchor_ms, spec_bytes in rows:
+        async for name_bytes, place_ms, tick_ms, stamp, anchor_ms, spec_bytes in in_turns(rows, 1):
             name = name_bytes.decode()
             try:
                 spec = spec_of(spec_bytes, anchor_ms)
@@ -232,7 +233,7 @@ class Schedules:
                 args += [name, stamp, place_ms, seen_ms + STUCK_RETRY_MS, 1, 0]
                 continue
             args += [name, stamp, place_ms, -1 if following is None else following, 0, len(ticks)]
-            for tick in ticks:
+            async for tick in in_turns(ticks, 4):  # to find an id in a shard of many takes time
                 args += [tick, self._task_id(queue, shard, name, tick)]
             if following is None:
                 over += [name, f"{queue} {stamp.decode()}"]

@@ -220,7 +220,7 @@ async def test_a_drop_that_broke_off_after_it_is_ended_by_the_leader(node: Any) 
     raw, settings = await catalog.stored("q")
     note = Dropped(settings.layout + 1, settings.shards, 1)
     word, links = await catalog.run_on_names(
-        "queue.drop_queue", "q", raw, msgspec.json.encode(note), 1
+        "queue.drop_queue", "q", raw, msgspec.json.encode(note), 1, 1000, 1000
     )
     assert (word, links) == (1, 0)  # and here the node died
     catalog.lose("q")
@@ -266,7 +266,32 @@ async def test_its_place_is_free_at_once(node: Any) -> None:
     assert await queues.put("t", TaskSpec(id="a")) == "a"
 
 
-async def test_its_makers_share_is_free_again(node: Any) -> None:
+async def test_one_user_has_its_share_of_those_that_are_known_as_dropped(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else others drop nothing for a day, and queues that nobody uses take up the names."""
+    monkeypatch.setattr(dropped_queues, "DROPPED_MAX", 10)
+    queues = (await node()).queues
+    queues.user_limits.follow(["eve", "bob"])
+    token = ACTING.set("eve")
+    try:
+        for n in range(9):
+            await queues.put(f"eve.{n}", TaskSpec(id="a"))
+        ACTING.set("bob")
+        await queues.put("bob", TaskSpec(id="a"))
+        for n in range(8):  # whoever drops them
+            await queues.dropped.drop(f"eve.{n}", force=True)
+        said = r"eve has made 8 queues that were dropped, where 2 of 10 \(within a day\) are free"
+        with pytest.raises(Full, match=said):
+            await queues.dropped.drop("eve.8", force=True)
+        await queues.dropped.drop("bob", force=True)
+        await queues.admin.configure("eve.0", {"lease_ms": 5})  # known as dropped no more
+        await queues.dropped.drop("eve.8", force=True)
+    finally:
+        ACTING.reset(token)
+
+
+async def test_its_makers_share_is_free_again(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     queues = (await node()).queues
     token = ACTING.set("ann")
     try:
@@ -285,6 +310,8 @@ async def test_its_makers_share_is_free_again(node: Any) -> None:
         await queues.dropped.drop_topic("news")
     finally:
         ACTING.reset(token)
+    monkeypatch.setattr(dropped_queues, "KEPT_MS", -60_000)
+    await queues.dropped.tend()
     assert await link_of(queues).call("HGETALL", "{tw}:makers") == []
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.doors import doubles
 from support.doors.http_store import bearer, http_door
+from support.inspect import link_of
 
 from tidewarden.errors import Full, NotFound
 from tidewarden.queue.task import TaskSpec
@@ -118,6 +119,69 @@ async def test_a_user_makes_its_share_of_names_and_no_more(node: Any, acting: An
         await n1.queues.topics.link("topic.8", "eve.1")
     acting("bob")
     await n1.queues.topics.link("topic.8", "eve.1")
+
+
+async def test_shards_count_as_names_do(node: Any, acting: Any) -> None:
+    """Every node keeps each of them: 2,000,000 of 8,000 names would take 3 GiB of each node."""
+    n0 = await node(flags={"limits.queues_max": "100"})
+    configure, dropped = n0.queues.admin.configure, n0.queues.dropped
+    n0.queues.user_limits.follow(["eve", "bob"])
+    acting("eve")
+    for n in range(4):
+        await configure(f"eve.{n}", {"shards": 256})
+    acting("bob")
+    await configure("bob.0", {"shards": 160})
+    acting("eve")
+    await n0.queues.put("eve.4", TaskSpec(id="1"))
+    await n0.queues.bulk.purge("eve.4")
+    with pytest.raises(Full, match=r"has made 65 queues \(each 16 shards count\), where 25 of 100"):
+        await configure("eve.4", {"shards": 256})
+    await n0.queues.put("eve.4", TaskSpec(id="1"))  # it is as it was
+    await n0.queues.bulk.purge("eve.4")
+    await configure("eve.4", {"shards": 32})
+    acting("bob")
+    await configure("bob.1", {"shards": 256})
+    with pytest.raises(Full, match=r"no room for so many shards: in limits\.queues_max"):
+        await configure("bob.2", {"shards": 256})
+    acting("eve")
+    await configure("eve.4", {"shards": 16})
+    await dropped.drop("eve.0")
+    acting("bob")  # who cuts another's queue has it count as his own
+    await configure("eve.4", {"shards": 64})
+    makers = await link_of(n0.queues).call("HGETALL", "{tw}:makers")
+    found = dict(zip(makers[::2], makers[1::2], strict=True))
+    assert (found[b"queues eve"], found[b"queues bob"]) == (b"48", b"31")
+    assert found[b"more queues"] == str(3 * 15 + 9 + 15 + 3).encode()
+
+
+async def test_links_count_as_topics_do(node: Any, acting: Any) -> None:
+    """All of them are read where topics are listed, and where a queue is dropped."""
+    n0 = await node(flags={"limits.queues_max": "20"})
+    topics, dropped = n0.queues.topics, n0.queues.dropped
+    n0.queues.user_limits.follow(["eve", "bob"])
+    acting("")
+    for n in range(17):
+        await n0.queues.put(f"q.{n}", TaskSpec(id="1"))
+    acting("eve")
+    for n in range(8):
+        for queue in range(17):
+            await topics.link(f"eve.{n}", f"q.{queue}")
+    with pytest.raises(Full, match="the user eve has made 16 topics, where 4 of 20"):
+        await topics.link("eve.8", "q.0")
+    await topics.unlink("eve.0", "q.0")
+    await topics.link("eve.8", "q.0")
+    with pytest.raises(Full, match="the user eve has made 16 topics"):
+        await topics.link("eve.0", "q.0")
+    acting("bob")
+    for n in range(4):
+        await topics.link(f"bob.{n}", "q.0")
+    with pytest.raises(Full, match=r"no room for so many links: in limits\.queues_max 16"):
+        await topics.link("eve.0", "q.0")
+    await dropped.drop("q.16", force=True)  # which leaves the topics
+    makers = await link_of(n0.queues).call("HGETALL", "{tw}:makers")
+    found = dict(zip(makers[::2], makers[1::2], strict=True))
+    assert (found[b"topics eve"], found[b"topics bob"]) == (b"9", b"4")
+    assert b"more topics" not in found
 
 
 async def test_a_user_who_is_alone_makes_all_names(node: Any, acting: Any) -> None:

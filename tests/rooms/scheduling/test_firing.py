@@ -20,6 +20,7 @@ from support.queues.schedules_harness import (
     tasks,
 )
 
+from tidewarden import clock
 from tidewarden.errors import BadArg, Stale
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler import schedules as module
@@ -38,6 +39,33 @@ async def test_a_tick_puts_one_task_named_by_it(schedules: Schedules, raw: Any) 
     assert tasks(raw) == [f"tick:{tick_ms}"]
     assert raw.hget(f"{prefix()}:shard", "tick") == str(tick_ms + 1_000).encode()
     assert raw.zscore(f"{prefix()}:ready:50", f"tick:{tick_ms}") == tick_ms
+
+
+async def test_others_have_their_turn_while_many_ticks_are_named(
+    schedules: Schedules, queues: HookedQueues, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a queue of many shards an id that lies with its schedule is one of hundreds."""
+    monkeypatch.setattr(clock, "TURN_S", -1.0)  # each piece takes longer
+    turns, ticks = 0, 100
+    tick_ms = await put_every(schedules, catchup="all")
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def first(*_: Any) -> int:
+        turns_then.append(turns)
+        return 0
+
+    turns_then: list[int] = []
+    monkeypatch.setattr(queues.catalog, "shard_of", first)
+    beside = asyncio.create_task(other())
+    await schedules.fire_due("jobs", 0, tick_ms + (ticks - 1) * 1_000, 1, LEADER)
+    beside.cancel()
+    assert len(turns_then) == len(tasks(raw)) == ticks
+    assert turns_then[-1] - turns_then[0] > ticks / 5
 
 
 async def test_the_task_has_its_options_counted_from_the_tick(

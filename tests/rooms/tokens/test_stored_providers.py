@@ -17,6 +17,7 @@ from support.inspect import answer_within, pools_of, vault_of
 from support.tokens import harness
 from support.tokens.harness import eventually
 
+from tidewarden.config import stored_provider
 from tidewarden.config.settings import Limits, Tokens
 from tidewarden.errors import BadArg, Exists, Full, NotFound, TooBig
 from tidewarden.queue.partitioning import prefix_of
@@ -176,14 +177,36 @@ async def test_limits(
             await stored.put(name, document(endpoint.url))
         with pytest.raises(Full, match="there are 2 providers that were put, the most"):
             await stored.put("c", document(endpoint.url))
-        with pytest.raises(TooBig, match="65536 bytes"):
-            await stored.put("a", document(endpoint.url, scope="x" * 65_536))
+        with pytest.raises(TooBig, match="16384 bytes"):
+            await stored.put("a", document(endpoint.url, scope="x" * 16_384))
         with pytest.raises(BadArg, match="client_id: missing"):
             await stored.put("a", b'{"token_url": "https://x/t", "client_secret": "s"}')
         assert [one["provider"] for one in await stored.all()] == ["a", "b"]
         await stored.remove("b")
         await stored.put("c", document(endpoint.url))
         assert set(pools_of(one.tokens)) == {"p", "a", "c"}
+
+
+async def test_what_did_not_change_is_not_read_again(
+    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one user's many providers hold up every node whenever one of them is put."""
+    read: list[str] = []
+
+    def provider_from(name: str, *rest: Any) -> Any:
+        read.append(name)
+        return stored_provider.provider_from(name, *rest)
+
+    monkeypatch.setattr(stored_providers, "provider_from", provider_from)
+    async with nodes(valkey, tmp_path, endpoint) as (one, other):
+        stored = one.tokens.stored_providers
+        for name in ("a", "b"):
+            await stored.put(name, document(endpoint.url))
+        await eventually(lambda: pools_of(other.tokens).keys() >= {"a", "b"})
+        read.clear()
+        await stored.put("b", document(endpoint.url, margin_s=7))
+        await eventually(lambda: pools_of(other.tokens)["b"].limits.provider.margin_s == 7)
+        assert set(read) == {"b"}
 
 
 @pytest.fixture

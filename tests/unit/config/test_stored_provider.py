@@ -11,7 +11,14 @@ import pytest
 
 from tidewarden.config.egress import Reach
 from tidewarden.config.provider import Provider
-from tidewarden.config.stored_provider import SECRETS, SETTINGS, provider_from, settings_of, shown
+from tidewarden.config.stored_provider import (
+    FAULTS_MAX,
+    SECRETS,
+    SETTINGS,
+    provider_from,
+    settings_of,
+    shown,
+)
 from tidewarden.errors import BadArg
 from tidewarden.tokens.limits.node_limits import HostRateLimits
 
@@ -38,6 +45,8 @@ def test_settings_are_read_as_in_the_file() -> None:
         ({"client_id": 7}, "providers.shop.client_id: found 7; allowed: the identifier"),
         ({"client_id": None}, "providers.shop.client_id: found None; allowed: the identifier"),
         ({"client_idd": "x"}, "providers.shop.client_idd: unknown setting; did you mean 'client_id'"),
+        ({"extras": ["x"] * 51}, "providers.shop.extras: found 51 entries; allowed: at most 50"),
+        ({"token_url": "https://{a}." + "x." * 130 + "y", "account_parameters": {"a": "b"}}, "found a host of"),
         ({"margin_s": -1}, "providers.shop.margin_s: found -1; allowed: a number from 0"),
         ({"token_url": "http://x/t"}, "providers.shop.token_url: "),
         ({"issuer": "https://x"}, "providers.shop: found both; allowed: one of token_url and issuer"),
@@ -57,6 +66,13 @@ def test_what_is_wrong_is_told_by_its_name(more: dict[str, Any], fault: str) -> 
     assert fault in str(raised.value)
     assert "s3cret" not in str(raised.value)
     assert not str(raised.value).startswith("put:")
+
+
+def test_of_many_faults_the_first_are_told() -> None:
+    """What else was meant is looked for within the turn of one request."""
+    with pytest.raises(BadArg) as caught:
+        provider_from("shop", GOOD | {f"unknown{n}": n for n in range(1000)}, Reach())
+    assert str(caught.value).count("unknown setting") == FAULTS_MAX
 
 
 def test_no_setting_has_a_file_of_the_node_read(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tidewarden.store.client import StoreClient
 log = logging.getLogger("tidewarden.queue")
 
 KEPT_MS = 86_400_000  # how long a dropped queue is known as such
+DROPPED_MAX = 100_000  # that are known as such
 
 
 def _holds_error(queue: str, *, force: bool) -> BadArg:
@@ -54,8 +55,8 @@ class DroppedQueues:
 
         Raises: NotFound: there is no such queue; BadArg: it is a topic, the system's, holds tasks,
         is linked, or has schedules, which have to be deleted before; Full: as many were dropped
-        within a day as may be; Stale: its settings were changed meanwhile, or it is ``free`` and in
-        use; NoQuorum, StoreDown.
+        within a day as may be, or of those of its maker; Stale: its settings were changed
+        meanwhile, or it is ``free`` and in use; NoQuorum, StoreDown.
         """
         catalog = self._catalog
         if check_name(queue).startswith("_"):
@@ -103,7 +104,7 @@ class DroppedQueues:
         """
         text = b"" if note is None else msgspec.json.encode(note)
         word, links = await self._catalog.run_on_names(
-            "queue.drop_queue", queue, raw, text, int(force)
+            "queue.drop_queue", queue, raw, text, int(force), DROPPED_MAX, self._catalog.maker[1]
         )
         if word == b"LINKED":
             raise BadArg(f"{queue} is linked to topics: to {links}; FORCE unlinks it")

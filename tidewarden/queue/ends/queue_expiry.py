@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidewarden.clock import Clock
-from tidewarden.errors import Error, NotFound, Stale, StoreDown
+from tidewarden.errors import Error, Full, NotFound, Stale, StoreDown
 from tidewarden.queue.catalog import Catalog
 from tidewarden.queue.shards.shard_group import TOGETHER
 from tidewarden.queue.shards.shard_scripts import ShardScripts
@@ -76,6 +76,8 @@ class QueueExpiry:
                 log.info("the queue %s, which nobody used, ended with %d tasks", queue, tasks)
         except (NotFound, Stale):
             log.debug("%s was dropped, changed or used by somebody else", queue)
+        except Full as error:
+            log.warning("queues that nobody uses stay: %s", error)
         except StoreDown:
             raise
         except Error as error:

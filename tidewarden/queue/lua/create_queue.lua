@@ -21,18 +21,18 @@ if links then return { 'topic', links } end
 local dropped = redis.call('HGET', key('dropped'), ARGV[3])
 if dropped and dropped ~= ARGV[8] then return { 'dropped', dropped } end
 local most = int(5, 'queues', 0, 1000000)
-local there = redis.call('HLEN', key('queues'))
-if most > 0 and there >= most then return { 'full', text(there) } end
+local share, needed = shares(), shares().needed('queue', ARGV[4])
+local there = share.all('queue', redis.call('HLEN', key('queues')))
+if most > 0 and there + needed > most then return { 'full', text(there) } end
 if most > 0 and ARGV[6] ~= '' then
-  local mine = shares().of('queue', ARGV[6])
-  shares().check(
-    ARGV[6], 'queues', 'limits.queues_max', mine, there, most, int(7, 'share', 1, 1000)
-  )
+  local mine, part = share.of('queue', ARGV[6]), int(7, 'share', 1, 1000)
+  share.check(ARGV[6], 'queues', 'limits.queues_max', mine, there, most, part, needed)
 end
 -- A removal first: a full store lets the script go on.
 if most == 0 then redis.call('HDEL', key('queues'), '') end
 redis.call('HSET', key('queues'), ARGV[3], ARGV[4])
 redis.call('HDEL', key('dropped'), ARGV[3])
-if most > 0 then shares().made('queue', ARGV[3], ARGV[6]) end
+share.unmade('drop', ARGV[3])
+if most > 0 then share.made('queue', ARGV[3], ARGV[6], needed) end
 redis.call('PUBLISH', key('queues'), ARGV[3])
 return { 'new', ARGV[4] }

@@ -29,22 +29,27 @@ if has(links, queue) == on then return { 0, links } end
 for _ in string.gmatch(links, '%S+') do
   total = total + 1
 end
-if on and not stored then
-  local most, there = int(7, 'topics', 0, 1000000), redis.call('HLEN', key('topics'))
-  if there >= most then return { 'FULL', '' } end
-  local mine = shares().of('topic', ARGV[8])
-  shares().check(
-    ARGV[8], 'topics', 'limits.queues_max', mine, there, most, int(9, 'share', 1, 1000)
-  )
-end
 if on and total >= int(6, 'queues of a topic', 1, 1000000) then return { 'MANY', links } end
 if on then
   links = with(links, queue)
 else
   links = without(links, queue)
 end
+local share = shares()
+local needed, had = share.needed('topic', links), stored and share.places('topic', topic) or 0
+local maker = stored and share.maker('topic', topic) or ARGV[8]
+if on and needed > had then
+  local most = int(7, 'topics', 0, 1000000)
+  local there = share.all('topic', redis.call('HLEN', key('topics')))
+  if there + needed - had > most then
+    if not stored then return { 'FULL', '' } end
+    refuse('FULL there is no room for so many links: in limits.queues_max 16 count as a topic')
+  end
+  local mine, part = share.of('topic', maker), int(9, 'share', 1, 1000)
+  share.check(maker, 'topics', 'limits.queues_max', mine, there, most, part, needed - had)
+end
 redis.call('HDEL', key('topics'), '') -- a removal first: a full store lets the script go on
 redis.call('HSET', key('topics'), topic, links)
-if on and not stored then shares().made('topic', topic, ARGV[8]) end
+share.resized('topic', topic, maker, needed)
 redis.call('PUBLISH', key('queues'), topic)
 return { 1, links }

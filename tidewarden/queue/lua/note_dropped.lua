@@ -9,5 +9,9 @@
 -- RETURNS 1, or 0 when another is stored
 if redis.call('HGET', key('dropped'), ARGV[3]) ~= ARGV[4] then return 0 end
 redis.call('HDEL', key('dropped'), ARGV[3])
-if ARGV[5] ~= '' then redis.call('HSET', key('dropped'), ARGV[3], ARGV[5]) end
+if ARGV[5] ~= '' then
+  redis.call('HSET', key('dropped'), ARGV[3], ARGV[5])
+else
+  shares().unmade('drop', ARGV[3])
+end
 return 1

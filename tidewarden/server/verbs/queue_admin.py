@@ -309,12 +309,11 @@ async def seen_names(names: Iterable[str], rights: Rights) -> list[str]:
 
 async def seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
     """List the topics of which a user of these rights may know, and of their queues likewise."""
-    topics = (await queues.topics.all()).items()
-    return {
-        topic: [name for name in linked if rights.see(name)]
-        for topic, linked in topics
-        if rights.see(topic)
-    }
+    found = {}
+    async for topic, linked in in_turns((await queues.topics.all()).items(), 1):
+        if rights.see(topic):
+            found[topic] = [name async for name in in_turns(linked) if rights.see(name)]
+    return found
 
 
 def config(connection: Connection, request: Request) -> Pending:

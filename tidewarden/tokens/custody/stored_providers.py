@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tidewarden import errors
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, in_turns
 from tidewarden.config.egress import Reach
 from tidewarden.config.load import Provider
 from tidewarden.config.provider import queue_of
@@ -37,9 +37,9 @@ TakeOver = Callable[[Mapping[str, Provider]], Awaitable[None]]
 class _Stored:
     """Holds one of them as this node has it."""
 
+    record: ProviderRecord
     settings: dict[str, Any]
     """Without secrets."""
-    put_ms: int
     provider: Provider | None
     fault: str = ""
     """Why it is not in force; empty: it is."""
@@ -140,7 +140,7 @@ class StoredProviders:
         one = self._stored[name]
         return {
             "provider": name,
-            "put_ms": one.put_ms,
+            "put_ms": one.record.put_ms,
             "fault": IN_FILE if name in self._configured else one.fault,
             "settings": one.settings,
         }
@@ -158,8 +158,14 @@ class StoredProviders:
             version, records = await self._records.read(self._version)
             if records is None:
                 return
-            stored = {name: _read(name, record, self._reach) for name, record in records.items()}
-            before, self._stored = self._stored, stored
+            before = self._stored
+            stored: dict[str, _Stored] = {}
+            async for name, record in in_turns(records.items(), 1):
+                one = before.get(name)
+                if one is None or one.record is not record:
+                    one = _read(name, record, self._reach)
+                stored[name] = one
+            self._stored = stored
             if self._take_over is not None:
                 try:
                     await self._take_over(self.in_force)
@@ -188,13 +194,13 @@ class StoredProviders:
 
 def _read(name: str, record: ProviderRecord, reach: Reach) -> _Stored:
     if record.fault:
-        return _Stored({}, record.put_ms, None, record.fault)
+        return _Stored(record, {}, None, record.fault)
     try:
         settings = settings_of(record.document)
     except errors.Error as error:
-        return _Stored({}, record.put_ms, None, str(error))
+        return _Stored(record, {}, None, str(error))
     try:
         provider = provider_from(name, settings, reach)
     except errors.Error as error:  # of another version, or of one that lets it reach more
-        return _Stored(shown(settings), record.put_ms, None, str(error))
-    return _Stored(shown(settings), record.put_ms, provider)
+        return _Stored(record, shown(settings), None, str(error))
+    return _Stored(record, shown(settings), provider)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidewarden import errors
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, in_turns
 
 from .vault import Place, Vault
 
@@ -43,15 +43,26 @@ class ProviderRecords:
         self._script = script
         self._vault = vault
         self._clock = clock
+        self._read: dict[str, tuple[bytes, ProviderRecord]] = {}
+        """As they were read last, with what they were opened from."""
 
     async def read(self, known: int = 0) -> tuple[int, Mapping[str, ProviderRecord] | None]:
         """
         Return the version and the records by name; None: the version is the one that is known.
+
+        One that is as it was is the same object as before.
         """
         version, sealed = await self._sealed(known)
         if version == known:
             return version, None
-        return version, {name: await self._opened(name, raw) for name, raw in sealed.items()}
+        found: dict[str, tuple[bytes, ProviderRecord]] = {}
+        async for name, raw in in_turns(sealed.items(), 1):
+            kept = self._read.get(name)
+            if kept is None or kept[0] != raw or kept[1].fault:
+                kept = raw, await self._opened(name, raw)
+            found[name] = kept
+        self._read = found
+        return version, {name: record for name, (_, record) in found.items()}
 
     async def check_room(self, name: str, maker: tuple[str, int]) -> None:
         """Raise what :meth:`put` would raise: Full."""

@@ -282,7 +282,7 @@ ROUTES = (
         QueueRoutes.configure,
         body=QueueChanges,
         answer=Settings,
-        errors=(BadArg, Stale, *STORE),
+        errors=(BadArg, Full, Stale, *STORE),
         arguments=_changes,
     ),
     Route(
