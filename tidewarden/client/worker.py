@@ -8,12 +8,22 @@ import functools
 import inspect
 import logging
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, TypeVar
 
 from tidewarden.clock import sleep
-from tidewarden.errors import BadArg, Denied, Error, Full, NoAuth, NotHeld, Unreachable, WrongPass
+from tidewarden.errors import (
+    BadArg,
+    Denied,
+    Error,
+    Full,
+    NoAuth,
+    NotFound,
+    NotHeld,
+    Unreachable,
+    WrongPass,
+)
 from tidewarden.tracing import handler_span
 
 from .blocking import Client, Task
@@ -28,7 +38,10 @@ from .threads import Threads
 log = logging.getLogger("tidewarden.worker")
 
 F = TypeVar("F", bound=Function)
-WAIT_MS = 20_000
+WAIT_S = 20.0
+"""How long a take waits for a task at most."""
+AGAIN_S = 10.0
+"""How often a queue that was dropped is tried again."""
 GRACE_S = 20.0  # Kubernetes kills after 30 s, systemd after 90
 PROGRESS_S = 10.0
 """Between two lines about what was done."""
@@ -37,6 +50,59 @@ BACKOFF_MS, BACKOFF_MS_MAX = 1_000, 300_000
 ATTEMPTS = 25  # with the pauses of BACKOFF_MS about an hour and a half
 TROUBLE_FIRST_S, TROUBLE_LAST_S = 0.5, 10.0
 HOPELESS = (NoAuth, WrongPass, Denied, BadArg)  # no pause makes these better
+
+
+class QueueChoice:
+    """
+    Chooses the queues from which a worker takes next, so that a dropped one stops no other.
+
+    A take from several queues is refused when one of them was dropped. Then each is tried alone,
+    without waiting. One that is refused is left out, and tried again now and then: somebody may
+    make it again.
+    """
+
+    def __init__(self, queues: Iterable[str]) -> None:
+        self._queues = list(queues)
+        self._alone: list[str] = []  # to be tried alone, the next one first
+        self._again_at: dict[str, float] = {}  # those that were dropped (the clock's time)
+
+    def next(self, now_s: float) -> tuple[list[str], float]:
+        """
+        Return the queues to take from, and for how many seconds to wait.
+
+        There are none where all were dropped, and are not to be tried again before that time.
+        """
+        if not self._alone:
+            self._alone = [queue for queue, at in self._again_at.items() if at <= now_s]
+        if self._alone:
+            return self._alone[:1], 0.0
+        wait_s = min((at - now_s for at in self._again_at.values()), default=WAIT_S)
+        return [queue for queue in self._queues if queue not in self._again_at], min(wait_s, WAIT_S)
+
+    def taken(self, queues: Sequence[str]) -> None:
+        """Note that a take from these queues was answered."""
+        if self._alone:
+            del self._alone[0]
+            if self._again_at.pop(queues[0], None) is not None:
+                log.info("the queue %s is there again", queues[0])
+        self._queues.append(self._queues.pop(0))  # no queue starves another one
+
+    def refused(self, queues: Sequence[str], error: NotFound, now_s: float) -> None:
+        """Note that a take from these queues was refused, for one of them was dropped."""
+        if len(queues) > 1:
+            self._alone = list(queues)
+            return
+        queue = queues[0]
+        self._alone = self._alone[1:]
+        if queue not in self._again_at:
+            log.warning(
+                "nothing is taken from %s: %s %s; it is tried again every %g s",
+                queue,
+                error.code,
+                error,
+                AGAIN_S,
+            )
+        self._again_at[queue] = now_s + AGAIN_S
 
 
 class BlockingSide(Client):
@@ -209,7 +275,7 @@ class Worker:
         return 0
 
     async def _take(self, client: AsyncClient, settling: Settling, threads: Threads) -> None:
-        queues = list(self.handlers)
+        choice = QueueChoice(self.handlers)
         blocking = BlockingSide(client, Bridge(asyncio.get_running_loop()))
         pause_s = TROUBLE_FIRST_S
         while True:
@@ -221,25 +287,32 @@ class Worker:
                 if self._free_slots() <= 0:
                     settling.leave_alone()
                 continue
-            options = words(count=min(free, 1000))
+            queues, wait_s = choice.next(client.clock.monotonic())
+            if not queues:
+                await sleep(client.clock, wait_s)
+                continue
+            options, wait_ms = words(count=min(free, 1000)), round(wait_s * 1000)
             try:
                 tasks = await client.take_words(
-                    options, queues, wait_ms=WAIT_MS, lease_ms=None, first=settling.leave_with
+                    options, queues, wait_ms=wait_ms, lease_ms=None, first=settling.leave_with
                 )
             except HOPELESS:
                 raise
+            except NotFound as error:
+                choice.refused(queues, error, client.clock.monotonic())
+                continue
             except Error as error:
                 log.warning("no tasks can be had: %s %s; trying again", error.code, error)
                 await sleep(client.clock, pause_s)
                 pause_s = min(pause_s * 2, TROUBLE_LAST_S)
                 continue
             pause_s = TROUBLE_FIRST_S
+            choice.taken(queues)
             for task in tasks:
                 job = asyncio.ensure_future(self._work(task, blocking, threads))
                 self._running[job] = task
                 self._busy.add(job)
                 job.add_done_callback(self._worked)
-            queues.append(queues.pop(0))  # no queue starves another one
 
     def _free_slots(self) -> int:
         """

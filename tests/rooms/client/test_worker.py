@@ -125,6 +125,64 @@ async def test_work_is_not_done_again_because_a_full_store_has_no_room_for_its_r
     assert "the result of task a of jobs is dropped: the store is full" in caplog.text
 
 
+async def test_a_queue_that_is_dropped_keeps_it_from_no_other(
+    here: Site,
+    client: AsyncClient,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Any,
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.2)
+    caplog.set_level(logging.INFO, "tidewarden.worker")
+    worker = Worker()
+    done: list[str] = []
+
+    async def handler(task: AsyncTask) -> None:
+        done.append(f"{task.queue} {task.id}")
+
+    for name in ("first", "second", "third"):
+        worker.task(name)(handler)
+        await client.queue(name).put("x", id="a")
+    async with running(worker, here):
+        await eventually(lambda: len(done) == 3)
+        await client.queue("second").drop(force=True)
+        for name in ("first", "third"):
+            await client.queue(name).put("x", id="b")
+        await eventually(lambda: {"first b", "third b"} <= set(done))
+        await eventually(lambda: "nothing is taken from second" in caplog.text)
+        await client.queue("second").configure(lease_ms=30_000)
+        await client.queue("second").put("x", id="c")
+        await eventually(lambda: "second c" in done)
+        await eventually(lambda: "the queue second is there again" in caplog.text)
+    told = [line for line in caplog.messages if "nothing is taken" in line]
+    assert told == [
+        "nothing is taken from second: NOTFOUND the queue second was dropped; Q.CONFIG second SET"
+        " with any setting makes it again; it is tried again every 0.2 s"
+    ]
+
+
+async def test_where_all_queues_are_dropped_it_waits_for_one(
+    here: Site, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.2)
+    worker = Worker()
+    done: list[str] = []
+
+    async def handler(task: AsyncTask) -> None:
+        done.append(task.id)
+
+    for name in ("q", "r"):
+        worker.task(name)(handler)
+        await client.queue(name).put("x", id=name)
+    async with running(worker, here):
+        await eventually(lambda: sorted(done) == ["q", "r"])
+        for name in ("q", "r"):
+            await client.queue(name).drop(force=True)
+        await client.queue("r").configure(lease_ms=30_000)
+        await client.queue("r").put("x", id="again")
+        await eventually(lambda: done[-1] == "again")
+
+
 async def test_who_named_no_backoff_has_the_workers(here: Site, client: AsyncClient) -> None:
     worker = Worker(backoff_ms=60_000)
 
