@@ -208,6 +208,7 @@ class StoreConnection(asyncio.Protocol):
         if self._way.finder is not None:
             await self._way.finder.forget(self._moved)
         if self._transport is not None:
+            self._cut = self._cut or "the link was closed"
             self._transport.close()
             # a loop that ends now would leave the socket to the collector
             with contextlib.suppress(TimeoutError):

@@ -328,6 +328,13 @@ async def test_so_many_calls_may_wait(
             await call
 
 
+async def test_who_waits_for_an_answer_is_told_who_closed_the_link(link: StoreConnection) -> None:
+    waiting = link.call("BLPOP", "nothing", 0)
+    await link.stop()
+    with pytest.raises(StoreDown, match=r"\(the link was closed\); what was sent may or may not"):
+        await waiting
+
+
 async def test_a_start_waits_longer_than_a_call_would(
     double: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: MakeLink
 ) -> None:
