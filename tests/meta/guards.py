@@ -393,7 +393,7 @@ GUARDS = (
         (
             (
                 "queue/shards/shard_group.py",
-                "if self._scripts[name].reads and not self._link.clustered:",
+                "if (together or self._scripts[name].reads) and not self._link.clustered:",
                 "if False:",
             ),
         ),
