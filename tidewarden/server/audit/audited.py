@@ -79,6 +79,14 @@ def when(word: bytes) -> Audited:
     )
 
 
+def subcommand(word: bytes) -> Audited:
+    """Show all arguments of requests that begin with this word: others change nothing."""
+    return Audited(
+        lambda request: request[1:] if request[1:2] and request[1].upper() == word else None,
+        every_word=True,
+    )
+
+
 def unless(word: bytes) -> Audited:
     """Show all arguments of requests without this word among them: those with it change nothing."""
     return Audited(

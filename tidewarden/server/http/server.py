@@ -68,7 +68,7 @@ log = logging.getLogger("tidewarden.server")
 
 BODY_S = 30.0  # longest that a request's body may take to come in, however slowly
 INTERNAL_BYTES = 4096
-Inner = Callable[[bytes], bytes | None]
+Inner = Callable[[bytes], bytes | Awaitable[bytes | None] | None]
 LineOpener = Callable[[web.WebSocketResponse, Callable[[], None]], Awaitable[None]]
 LINE_BYTES_MAX = 65_536
 """Longest message of another node on a line, and of a stranger that has yet to prove itself."""
@@ -370,6 +370,8 @@ class HttpServer:
         try:
             async with asyncio.timeout(BODY_S):
                 reply = self._internal[request.path](await request.read())
+                if isinstance(reply, Awaitable):
+                    reply = await reply
         except TimeoutError:
             return web.Response(status=408)
         return web.Response(status=403) if reply is None else web.Response(body=reply)
