@@ -8,10 +8,12 @@ import hiredis
 import pytest
 from support.doors import doubles
 from support.doors.consumer_nodes import consumer_nodes
+from support.doors.http_store import bearer, http_door
 
 from tidewarden.config.load import User, hash_generated
 from tidewarden.queue import TaskSpec
 
+Q = "/v1/queues/q"
 SECRET = hash_generated(doubles.SECRET)
 USERS = (
     User(name="admin", secret_hash=SECRET),
@@ -69,7 +71,7 @@ async def test_leases_and_locks_say_who_has_them(nodes: Any) -> None:
     await taken(shared)
     admin = await entered(nodes[0].door, "admin")
     found = text(await admin.call("Q.HOLDERS", "q"))
-    assert (found["queue"], found["cursor"], found["unreachable"]) == ("q", "", [])
+    assert (found["queue"], found["after"], found["unreachable"]) == ("q", "", [])
     rows = {one["id"]: one for one in found["holders"]}
     assert rows.keys() == {"a", "b"}
     assert rows[task].items() >= {
@@ -85,7 +87,7 @@ async def test_leases_and_locks_say_who_has_them(nodes: Any) -> None:
     assert one | {"since_ms": 0} == rows["b"] | {"since_ms": 0}
     assert text(await admin.call("Q.HOLDERS", "q", "ID", "none"))["holders"] == []
     first = text(await admin.call("Q.HOLDERS", "q", "COUNT", 1))
-    rest = text(await admin.call("Q.HOLDERS", "q", "COUNT", 1, "AFTER", first["cursor"]))
+    rest = text(await admin.call("Q.HOLDERS", "q", "COUNT", 1, "AFTER", first["after"]))
     assert sorted(one["id"] for page in (first, rest) for one in page["holders"]) == ["a", "b"]
     fence = await worker.call("L.ACQUIRE", "l", 60_000)
     held = text(await admin.call("L.PEEK", "l"))
@@ -128,7 +130,7 @@ async def test_consumers_of_all_nodes_are_shown_in_pages(nodes: Any) -> None:
             await admin.call("R.CONSUMERS", "COUNT", 1, *(("AFTER", after) if after else ()))
         )
         paged += page["consumers"]
-        if not (after := page["cursor"]):
+        if not (after := page["after"]):
             break
     assert [one["id"] for one in paged] == sorted(one["id"] for one in rows)
     of_ann = text(await admin.call("R.CONSUMERS", "USER", "ann"))["consumers"]
@@ -289,3 +291,60 @@ async def test_a_node_that_does_not_answer_is_named(node: Any) -> None:
         assert await admin.call("CLIENT", "KILL", "NAME", "nobody", "NODE", "n1") == 0
         ended = text(await admin.call("SESSION", "END", uuid))
         assert (ended["released"], len(ended["unreachable"])) == (1, 2)
+
+
+async def test_over_http(node: Any) -> None:
+    made = [await node("n0"), await node("n1", boot=2)]
+    async with (
+        consumer_nodes(made, USERS, {"n2": ""}) as nodes,
+        http_door(
+            made[0].queues,
+            users=USERS,
+            rooms={"locks": made[0].queues.locks, "consumers_of_cluster": nodes[0].consumers},
+        ) as door,
+    ):
+        admin, bob = {"headers": bearer()}, {"headers": bearer("bob")}
+        await put(nodes, "a", "b", "c")
+        worker = await entered(nodes[1].door, "bob", "w")
+        _, task, *_ = await taken(worker)
+        uuid = (await door.good("POST", "/v1/sessions", {}, **bob))["session"]
+        in_session = {"headers": bearer("bob") | {"Tidewarden-Session": uuid}}
+        await door.good("POST", f"{Q}/take", {}, **in_session)
+        await door.good("POST", f"{Q}/take", {"lease_ms": 60_000}, **bob)
+        fence = await worker.call("L.ACQUIRE", "l", 60_000)
+        lock = await door.good("GET", "/v1/locks/l", **bob)
+        assert lock.items() >= {"fence": fence, "user": "bob", "client": "w"}.items()
+        page = await door.good("GET", f"{Q}/holders", **admin)
+        assert [one["node"] for one in page["unreachable"]] == ["n2"]
+        assert {one["id"] for one in page["holders"]} == {"a", "b", "c"}
+        assert {one["user"] for one in page["holders"]} == {"bob"}
+        (one,) = (await door.good("GET", f"{Q}/holders?id={task}", **admin))["holders"]
+        assert (one["name"], one["holder"]) == ("w", "n1.2")
+        page = await door.good("GET", "/v1/consumers", **bob)
+        doors = {one["door"]: one for one in page["consumers"]}
+        assert doors.keys() == {"resp", "http"}
+        assert len(page["consumers"]) == 3
+        by_session = {one["session"]: one["tasks"] for one in page["consumers"]}
+        assert by_session[uuid] == 1
+        assert (await door.call("GET", f"{Q}/holders", **bob))[0] == 403
+        assert (await door.call("GET", "/v1/consumers?node=n9", **bob))[0] == 404
+        close = "/v1/consumers/close"
+        assert (await door.call("POST", close, {"user": "bob"}, **bob))[0] == 403
+        for wrong in {}, {"client": 1}, {"user": ""}, {"friend": "x"}, {"node": "n1"}:
+            assert (await door.call("POST", close, wrong, **admin))[0] == 400, wrong
+        found = await door.good("POST", close, {"user": "bob", "name": "w"}, **admin)
+        assert (found["closed"], [one["node"] for one in found["unreachable"]]) == (1, ["n2"])
+        assert await worker.rest() == b""
+        number = {"client": 10**6, "node": "n1"}
+        assert await door.good("POST", close, number, **admin) == {"closed": 0, "unreachable": []}
+        ann = {"headers": bearer("ann")}
+        assert (await door.call("DELETE", f"/v1/sessions/{uuid}", **ann))[0] == 404
+        status, answer = await door.call("DELETE", f"/v1/sessions/{uuid}", **admin)
+        assert (status, answer["error"]) == (504, "TIMEOUT")
+        assert "n2: no address of it is known" in answer["message"]
+        assert (await door.call("DELETE", f"/v1/sessions/{uuid}", **admin))[0] == 404
+        (left,) = (await door.good("GET", f"{Q}/holders", **admin))["holders"]
+        both = {"holder": "n0.1", "session": uuid}
+        assert (await door.call("POST", f"{Q}/release-all", both, **admin))[0] == 400
+        only = {"session": left["session"]}
+        assert await door.good("POST", f"{Q}/release-all", only, **admin) == {"released": 1}

@@ -47,10 +47,10 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ConsumerPage(msgspec.Struct, frozen=True):
-    """Some of the cluster's consumers; ``cursor`` is empty at the end."""
+    """Some of the cluster's consumers; ``after`` is empty at the end."""
 
     consumers: list[Consumer]
-    cursor: str
+    after: str
     unreachable: list[Unreachable]
 
 
@@ -77,11 +77,11 @@ class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HolderPage(msgspec.Struct, frozen=True):
-    """Some of a queue's leases; ``cursor`` is empty at the end."""
+    """Some of a queue's leases; ``after`` is empty at the end."""
 
     queue: str
     holders: list[HeldLease]
-    cursor: str
+    after: str
     unreachable: list[Unreachable]
 
 

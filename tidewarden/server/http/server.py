@@ -49,6 +49,7 @@ from .routes import (
     audit,
     buried,
     cluster,
+    consumers,
     description,
     events,
     locks,
@@ -235,9 +236,11 @@ class HttpServer:
         add_routes(router, tasks.ROUTES, tasks.TaskRoutes(at, polls, check))
         add_routes(router, buried.ROUTES, buried.BuriedRoutes(at, check))
         add_routes(router, topics.ROUTES, topics.TopicRoutes(at, _rights))
-        add_routes(router, sessions.ROUTES, sessions.SessionRoutes(at))
+        known = services.consumers_of_cluster
+        add_routes(router, sessions.ROUTES, sessions.SessionRoutes(at, known, _rights))
+        add_routes(router, consumers.ROUTES, consumers.ConsumerRoutes(services, _rights))
         if services.locks is not None:
-            of_locks = locks.LockRoutes(services.locks, at, polls, _rights)
+            of_locks = locks.LockRoutes(services, services.locks, at, polls, _rights)
             add_routes(router, locks.ROUTES, of_locks)
 
     def reload(self, users: Collection[str] = ()) -> None:
