@@ -338,10 +338,23 @@ class Sessions:
         if not shared.connections:  # the last one left meanwhile
             self._background.start(self._detach_later(shared))
 
-    def stopped(self, uuid: str) -> None:
-        """Hear that a session was ended (:meth:`.SessionExpiry.stop`), whoever is in it here."""
-        if (shared := self._shared.get(uuid)) is not None:
-            self.lost(shared)
+    async def stopped(self, uuid: str) -> int:
+        """
+        Hear that a session was ended (:meth:`.SessionExpiry.stop`), whoever is in it here.
+
+        What takes under way here may yet get for it is released behind them, on their connection to
+        the store; returns how many leases were.
+        """
+        shared = self._shared.get(uuid)
+        if shared is None:
+            return 0
+        self.lost(shared)
+        try:
+            places = [_place(prefix) for prefix in shared.places]
+            return await self._expiry.release(uuid, places, "release")
+        except Error as error:
+            log.debug("the session %s is released by who ended it: %s", uuid, error)
+            return 0
 
     def lost(self, shared: Shared) -> None:
         """

@@ -220,9 +220,10 @@ class ClusterConsumers:
         """
         silent: list[Unreachable] = []
 
-        async def tell(digits: str) -> None:
+        async def tell(digits: str) -> int:
             told = await self._ask(EndAsk(digits), self._named(EVERY))
             silent.extend(told.silent)
+            return told.closed
 
         released = await self._queues.session_expiry.stop(hex_of(uuid), user, tell)
         return SessionEnded(uuid, released, silent)

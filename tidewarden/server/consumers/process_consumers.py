@@ -29,8 +29,13 @@ from .questions import (
     KillAsk,
     ListAsk,
     WhoAsk,
+    asker_of,
     greatest,
 )
+
+
+RESP = "resp"
+"""The door at which consumers are ended, by a connection that may be one of those."""
 
 
 class Connected(Protocol):
@@ -82,8 +87,7 @@ class ProcessConsumers:
             case WhoAsk():
                 return ConsumersTold(holders=tuple(await self._holders(ask)))
             case EndAsk():
-                self._queues.sessions.stopped(ask.session)
-                return ConsumersTold()
+                return ConsumersTold(closed=await self._queues.sessions.stopped(ask.session))
 
     def _links(self) -> Iterator[tuple[str, Connected]]:
         """List all connections with the names of their doors, each once: at its own process."""
@@ -183,10 +187,10 @@ class ProcessConsumers:
     async def _kill(self, ask: KillAsk) -> int:
         """Close connections: what they held is released, or has its session's grace."""
         closed = 0
-        async for _, one in in_turns(self._links()):
+        async for door, one in in_turns(self._links()):
             if not _fits(one, ask):
                 continue
-            if one.peer.address != ask.asker:
+            if door != RESP or asker_of(self._node, one.peer.address) != ask.asker:
                 _release(one)
                 one.abort()
             elif ask.spares:

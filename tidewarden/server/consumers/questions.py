@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -12,6 +13,8 @@ PAGE_MAX = 500
 """Consumers in one page."""
 PAGE_BYTES = 96_000
 """Of the consumers that one process tells at a time: they fit into a packet between two."""
+ANSWER_BYTES = 500_000
+"""Of the consumers that a node tells another, which reads a mebibyte at most."""
 LISTED_MAX = 20
 """Queues that are named of one consumer; the others count."""
 LEASES_MAX = 100
@@ -89,7 +92,7 @@ class KillAsk(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
     """
     Has connections closed, all that fit what is not empty.
 
-    ``asker``: the address of who asks; ``spares``: whether that one is left.
+    ``asker``: who asks, as of :func:`asker_of`; ``spares``: whether that one is left.
     """
 
     asker: str
@@ -99,6 +102,11 @@ class KillAsk(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
     address: str = ""
     name: str = ""
     session: str = ""
+
+
+def asker_of(node: str, address: str) -> str:
+    """Name a connection of a node's RESP door: an address may be that of one at each node."""
+    return f"{node} {address}"
 
 
 class WhoAsk(msgspec.Struct, frozen=True, array_like=True, tag="who"):
@@ -129,6 +137,7 @@ class ConsumersTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     more: bool = False
     """Whether there are consumers behind the last of these."""
     closed: int = 0
+    """Connections, or leases of a session that was ended."""
     holders: tuple[Holder, ...] = ()
     silent: tuple[Unreachable, ...] = ()
 
@@ -144,10 +153,16 @@ def merged(answers: Sequence[ConsumersTold], count: int = PAGE_MAX) -> Consumers
     for consumer in sorted((c for one in answers for c in one.consumers), key=lambda c: c.id):
         if not short or consumer.id <= min(short):
             parts.setdefault(consumer.id, []).append(consumer)
-    names = list(parts)[:count]
+    rows: list[Consumer] = []
+    size = 0
+    for some in itertools.islice(parts.values(), count):
+        if size > ANSWER_BYTES:
+            break
+        rows.append(together(some))
+        size += len(msgspec.msgpack.encode(rows[-1]))
     return ConsumersTold(
-        consumers=tuple(together(parts[name]) for name in names),
-        more=bool(short) or len(parts) > len(names),
+        consumers=tuple(rows),
+        more=bool(short) or len(parts) > len(rows),
         closed=sum(one.closed for one in answers),
         holders=tuple(holder for one in answers for holder in one.holders),
         silent=tuple(sorted((s for one in answers for s in one.silent), key=lambda s: s.node)),

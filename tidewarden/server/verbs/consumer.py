@@ -10,7 +10,7 @@ from tidewarden.errors import BadArg, Error, Timeout
 from tidewarden.server.access.required_rights import ADMIN, LOGIN, on
 from tidewarden.server.access.users import DEFAULT_NAME
 from tidewarden.server.consumers.cluster_consumers import Closed, ClusterConsumers
-from tidewarden.server.consumers.questions import KillAsk
+from tidewarden.server.consumers.questions import KillAsk, asker_of
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
@@ -115,7 +115,8 @@ def kill(connection: Connection, rest: Request) -> Pending:
     node = fields.pop("node", known.name if "client" in fields else "all")
 
     async def closed() -> int:
-        found = await known.kill(KillAsk(connection.peer.address, **fields), node)
+        asker = asker_of(known.name, connection.peer.address)
+        found = await known.kill(KillAsk(asker, **fields), node)
         if old and not found.closed and not found.unreachable:
             raise Error("No such client")
         return _all_of(found)
