@@ -19,7 +19,7 @@ async def test_a_worker_is_seen_and_ended(node: Any) -> None:
     made = [await node("n0"), await node("n1", boot=2)]
     async with consumer_nodes(made) as nodes:
         urls = [f"redis://127.0.0.1:{one.door.port}" for one in nodes]
-        worker, begun = Worker(urls[1], name="mailer"), asyncio.Event()
+        worker, begun = Worker(urls[1], name="mailer", grace_s=0.1), asyncio.Event()
 
         @worker.task("mails")
         async def send(_: Any) -> None:

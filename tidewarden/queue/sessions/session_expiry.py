@@ -91,19 +91,19 @@ class SessionExpiry:
         self.ended += int(await self._records.run("forget", uuid))
         return True
 
-    async def stop(self, uuid: str, user: str, tell: Callable[[str], Awaitable[int]]) -> int:
+    async def stop(self, uuid: str, user: str, tell: Callable[[str], Awaitable[object]]) -> int:
         """
         End a session though its connections be there; returns how many leases were released.
 
-        Those in it join no more, and whatever they take fails, once ``tell(uuid)`` has told the
-        processes that have them, which release what they can. Safe to repeat. ``user``: whose it
-        has to be; empty: anybody's. Raises: NotFound: there is none; StoreDown: the leader's next
-        look goes on with it.
+        Those in it join no more, and take nothing once ``tell(uuid)`` has told the processes that
+        have them (:meth:`.Sessions.stopped`). Safe to repeat. ``user``: whose it has to be; empty:
+        anybody's. Raises: NotFound: there is none; StoreDown: the leader's next look goes on with
+        it.
         """
         places = await self._records.run("stop", uuid, user, REST_MS)
-        released = await tell(uuid)
+        await tell(uuid)
         found = list(filter(None, map(_place_of, places)))
-        released += await self.release(uuid, found, "release")
+        released = await self.release(uuid, found, "release")
         self.ended += int(await self._records.run("forget", uuid))
         return released
 

@@ -338,23 +338,20 @@ class Sessions:
         if not shared.connections:  # the last one left meanwhile
             self._background.start(self._detach_later(shared))
 
-    async def stopped(self, uuid: str) -> int:
+    async def stopped(self, uuid: str) -> None:
         """
         Hear that a session was ended (:meth:`.SessionExpiry.stop`), whoever is in it here.
 
-        What takes under way here may yet get for it is released behind them, on their connection to
-        the store; returns how many leases were.
+        When this returns, the store has done every take of its that was under way here.
         """
         shared = self._shared.get(uuid)
         if shared is None:
-            return 0
+            return
         self.lost(shared)
         try:
-            places = [_place(prefix) for prefix in shared.places]
-            return await self._expiry.release(uuid, places, "release")
+            await self._catalog.time()  # it comes behind them, on one connection
         except Error as error:
-            log.debug("the session %s is released by who ended it: %s", uuid, error)
-            return 0
+            log.debug("what the session %s takes yet ends by its time: %s", uuid, error)
 
     def lost(self, shared: Shared) -> None:
         """

@@ -31,6 +31,7 @@ from .questions import (
     ListAsk,
     Unreachable,
     WhoAsk,
+    asker_of,
     merged,
 )
 
@@ -212,18 +213,19 @@ class ClusterConsumers:
         told = await self._ask(ask, self._named(node))
         return Closed(told.closed, list(told.silent))
 
-    async def end_session(self, uuid: str, user: str = "") -> SessionEnded:
+    async def end_session(self, uuid: str, user: str = "", asker: str = "") -> SessionEnded:
         """
-        End a session, whoever is in it: what it held is ready again.
+        End a session and close its connections: what it held is ready again.
 
-        ``user``: whose it has to be; empty: anybody's. Raises: NotFound, BadArg, StoreDown.
+        ``user``: whose it has to be; empty: anybody's. ``asker``: the address of a connection to
+        this node, which is left. Raises: NotFound, BadArg, StoreDown.
         """
         silent: list[Unreachable] = []
+        spared = asker_of(self.name, asker)
 
-        async def tell(digits: str) -> int:
-            told = await self._ask(EndAsk(digits), self._named(EVERY))
+        async def tell(digits: str) -> None:
+            told = await self._ask(EndAsk(digits, spared), self._named(EVERY))
             silent.extend(told.silent)
-            return told.closed
 
         released = await self._queues.session_expiry.stop(hex_of(uuid), user, tell)
         return SessionEnded(uuid, released, silent)

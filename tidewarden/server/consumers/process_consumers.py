@@ -33,7 +33,6 @@ from .questions import (
     greatest,
 )
 
-
 RESP = "resp"
 """The door at which consumers are ended, by a connection that may be one of those."""
 
@@ -87,7 +86,9 @@ class ProcessConsumers:
             case WhoAsk():
                 return ConsumersTold(holders=tuple(await self._holders(ask)))
             case EndAsk():
-                return ConsumersTold(closed=await self._queues.sessions.stopped(ask.session))
+                await self._queues.sessions.stopped(ask.session)
+                await self._kill(KillAsk(ask.asker, session=ask.session))
+                return ConsumersTold()
 
     def _links(self) -> Iterator[tuple[str, Connected]]:
         """List all connections with the names of their doors, each once: at its own process."""

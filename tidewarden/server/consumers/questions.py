@@ -122,9 +122,14 @@ class WhoAsk(msgspec.Struct, frozen=True, array_like=True, tag="who"):
 
 
 class EndAsk(msgspec.Struct, frozen=True, array_like=True, tag="end"):
-    """Tells that a session has been ended."""
+    """
+    Tells that a session has been ended: its connections are closed, so that clients begin another.
+
+    ``asker``: who ended it, as of :func:`asker_of`, and is left.
+    """
 
     session: str
+    asker: str = ""
 
 
 Ask = ListAsk | KillAsk | WhoAsk | EndAsk
@@ -137,7 +142,6 @@ class ConsumersTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     more: bool = False
     """Whether there are consumers behind the last of these."""
     closed: int = 0
-    """Connections, or leases of a session that was ended."""
     holders: tuple[Holder, ...] = ()
     silent: tuple[Unreachable, ...] = ()
 

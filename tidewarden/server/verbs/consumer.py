@@ -138,7 +138,8 @@ def end_session(connection: Connection, request: Request) -> Pending:
     """Answer ``SESSION END uuid``: of its user's own, or anybody's to an administrator of all."""
     uuid, peer = text("A session", request[2]), connection.peer
     user = "" if peer.rights.allow_every("admin") else peer.user or DEFAULT_NAME
-    return Pending(served_consumers(connection.server.services).end_session(uuid, user), _told)
+    known = served_consumers(connection.server.services)
+    return Pending(known.end_session(uuid, user, peer.address), _told)
 
 
 def _told(answer: msgspec.Struct, resp: int) -> bytes:

@@ -16,9 +16,9 @@ from tidewarden.server.consumers.questions import (
 )
 
 
-def consumer(name: str, **more: Any) -> Consumer:
+def consumer(key: str, **more: Any) -> Consumer:
     fields: dict[str, Any] = {
-        "node": "n0", "door": "resp", "client": 1, "user": "bob", "id": name, "session": "",
+        "node": "n0", "door": "resp", "client": 1, "user": "bob", "id": key, "session": "",
         "connections": 1, "connected_ms": 50, "tasks": 0, "holds": [], "waits": [], "settled": 0,
     }  # fmt: skip
     return Consumer(**fields | more)
@@ -60,9 +60,7 @@ def test_a_session_of_several_processes_is_one_consumer() -> None:
         waits=["a", "q"],
         settled=7,
     )
-    (one,) = merged(
-        (ConsumersTold(consumers=(here,)), ConsumersTold(consumers=(there,)))
-    ).consumers
+    (one,) = merged((ConsumersTold(consumers=(here,)), ConsumersTold(consumers=(there,)))).consumers
     assert (one.node, one.connections, one.connected_ms) == ("n0", 3, 20)
     assert (one.tasks, one.settled, one.waits) == (8, 12, ["a", "q"])
     assert one.holds == [Holding("r", 5, 700, 800), Holding("q", 3, 400, 900)]

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from .connection import connected
-from .options import DATA_DIR, NOTHING, AsJson, DataDir, Url, stop
-from .output import cell, moment, print_json, print_table
-from .task import Queue
+from tidewarden.cli.connection import connected
+from tidewarden.cli.options import DATA_DIR, NOTHING, AsJson, DataDir, Url, stop
+from tidewarden.cli.output import cell, moment, print_json, print_table
+from tidewarden.cli.task import Queue
 
 COLUMNS = (
     "consumer",

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from .connection import connected
-from .consumers import tell_unreachable
-from .options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, stop
-from .output import print_answer, print_number
+from tidewarden.cli.connection import connected
+from tidewarden.cli.consumers import tell_unreachable
+from tidewarden.cli.options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, stop
+from tidewarden.cli.output import print_answer, print_number
 
 app = typer.Typer(help="End consumers: `tidewarden consumers` shows them.", no_args_is_help=True)
 
