@@ -152,6 +152,8 @@ def merged(answers: Sequence[ConsumersTold], count: int = PAGE_MAX) -> Consumers
 
     Of consumers, ``count`` at most, and none behind the first of which another may not have told.
     """
+    if len(answers) == 1 and len(answers[0].consumers) <= count:
+        return answers[0]
     short = [one.consumers[-1].id for one in answers if one.more and one.consumers]
     parts: dict[str, list[Consumer]] = {}
     for consumer in sorted((c for one in answers for c in one.consumers), key=lambda c: c.id):

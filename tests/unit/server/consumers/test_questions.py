@@ -69,7 +69,7 @@ def test_a_session_of_several_processes_is_one_consumer() -> None:
 def test_an_answer_is_bounded_and_says_that_there_are_more(monkeypatch: Any) -> None:
     rows = tuple(consumer(f"{number:03}", name="x" * 200) for number in range(100))
     monkeypatch.setattr(questions, "ANSWER_BYTES", 5_000)
-    told = merged((ConsumersTold(consumers=rows),))
+    told = merged((ConsumersTold(consumers=rows), ConsumersTold()))
     assert 5_000 < len(msgspec.msgpack.encode(told)) < 7_000
     assert told.more
     rest = merged((ConsumersTold(consumers=rows[len(told.consumers) :]),))
