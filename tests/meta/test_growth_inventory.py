@@ -49,6 +49,7 @@ SHORT = {
     "ServerIdentity",
     "SetGroup",
     "Schemas",
+    "_Party",
 }
 
 

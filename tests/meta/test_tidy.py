@@ -110,6 +110,7 @@ MIRRORS = {
     "server": {"rooms/server"},
     "server/access": {"unit/server/access"},
     "server/console": {"unit/server/console", "live/console"},
+    "server/consumers": {"unit/server/consumers"},
     "server/beanstalkd": {"unit/server/beanstalkd", "rooms/beanstalkd", "live/beanstalkd"},
     "server/http": {"unit/server/http"},
     "server/http/openapi": {"live/openapi"},

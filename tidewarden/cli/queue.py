@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import task
+from . import consumers, task
 from .connection import connected
 from .options import DATA_DIR, USAGE, AsJson, DataDir, Url, stop
 from .output import (
@@ -35,6 +35,7 @@ app.command("delete")(task.delete)
 app.command("purge")(task.purge)
 app.command("drop")(task.drop)
 app.command("release-all")(task.release_all)
+app.command("holders")(consumers.holders)
 app.command("move")(task.move)
 
 

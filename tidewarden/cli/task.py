@@ -309,15 +309,25 @@ def drop(
 
 
 def release_all(
-    queue: Queue, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+    queue: Queue,
+    holder: Annotated[
+        str, typer.Option("--holder", metavar="NODE.BOOT", help="What this process took.")
+    ] = "",
+    session: Annotated[
+        str, typer.Option("--session", metavar="UUID", help="What this session holds.")
+    ] = "",
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
 ) -> None:
     """
-    End every lease of a queue: its tasks are ready again; prints how many.
+    End every lease of a queue, or those of one holder: its tasks are ready again; prints how many.
 
     Example: tidewarden queue release-all mails
     """
+    whose = _words({"HOLDER": holder or None, "SESSION": session or None})
     with connected(url, data_dir) as node:
-        print_number("released", node.call("Q.RELEASEALL", queue), as_json)
+        print_number("released", node.call("Q.RELEASEALL", queue, *whose), as_json)
 
 
 def move(

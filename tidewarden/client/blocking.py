@@ -210,6 +210,7 @@ class Queue:
     purge = blocking(AsyncQueue.purge)
     drop = blocking(AsyncQueue.drop)
     release_all = blocking(AsyncQueue.release_all)
+    holders = blocking(AsyncQueue.holders)
     move = blocking(AsyncQueue.move)
     check = blocking(AsyncQueue.check)
 
@@ -320,6 +321,9 @@ class Client:
     unlink = blocking(AsyncClient.unlink)
     drop_topic = blocking(AsyncClient.drop_topic)
     status = blocking(AsyncClient.status)
+    consumers = blocking(AsyncClient.consumers)
+    kill = blocking(AsyncClient.kill)
+    end_session = blocking(AsyncClient.end_session)
     execute = blocking(AsyncClient.execute)
 
 

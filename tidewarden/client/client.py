@@ -335,6 +335,49 @@ class AsyncClient:
         """
         return mapped(await self.execute("R.STATUS", again=True))
 
+    async def consumers(
+        self,
+        *,
+        user: str | None = None,
+        queue: str | None = None,
+        node: str | None = None,
+        count: int | None = None,
+        after: str | None = None,
+    ) -> dict[str, Any]:
+        """
+        Return who takes and holds tasks, by the names of R.CONSUMERS: ``consumers`` and more.
+
+        ``after``: where the page before ended, in its ``after``. ``unreachable`` names the nodes
+        that did not answer.
+        """
+        options = words(user=user, queue=queue, node=node, count=count, after=after)
+        return mapped(await self.execute("R.CONSUMERS", *options, again=True))
+
+    async def kill(
+        self,
+        *,
+        user: str | None = None,
+        name: str | None = None,
+        address: str | None = None,
+        session: str | None = None,
+        node: str | None = None,
+    ) -> int:
+        """
+        Close the connections that fit everything given, on all nodes or one; how many.
+
+        What they held is released. Raises: BadArg: nobody is named; Timeout: a node did not answer.
+        """
+        options = words(user=user, name=name, addr=address, session=session, node=node)
+        return int(await self.execute("CLIENT", "KILL", *options))
+
+    async def end_session(self, uuid: str) -> dict[str, Any]:
+        """
+        End a session, wherever its connections are, by the names of SESSION END.
+
+        What it held is released. Raises: NotFound.
+        """
+        return mapped(await self.execute("SESSION", "END", uuid))
+
     async def execute(self, *command: Arg, again: bool = False, wait_ms: int = 0) -> Any:
         """
         Send any verb of the protocol and return its answer, bytes that are UTF-8 as text.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 import random
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import hiredis
 
+from tidewarden import __version__
 from tidewarden.clock import Clock
 from tidewarden.errors import BadArg, Error, NotFound, from_wire
 
@@ -23,6 +26,8 @@ log = logging.getLogger("tidewarden.client")
 CONNECT_S = 5.0
 LEARN_S = 60.0  # so often at most a node is asked which others there are
 KNOWN_MAX = 1_000
+LIBRARY = "tidewarden"
+HOST_MAX = 80
 UNSPECIFIED = ("", "0.0.0.0", "::")
 
 
@@ -63,6 +68,14 @@ class Endpoints:
         self._clock = clock
         self._grace_ms = grace_ms
         self._name = name
+        host = socket.gethostname()[:HOST_MAX]
+        said: dict[str, str | int] = {
+            "LIB-NAME": LIBRARY,
+            "LIB-VER": __version__,
+            "HOST": host,
+            "PID": os.getpid(),
+        }
+        self._said = [pack("CLIENT", "SETINFO", what, value) for what, value in said.items()]
         self._turn = 0
         self._opening = asyncio.Lock()
         self._ahead_ms: float | None = None  # the store's clock less our monotonic one
@@ -126,7 +139,9 @@ class Endpoints:
             who = (address.user, address.secret) if address.user else (address.secret,)
             requests.insert(0, pack("AUTH", *who))
         asked_at = self._clock.monotonic()
-        *greetings, time = await connection.request(requests, CONNECT_S)
+        replies = await connection.request([*requests, *self._said], CONNECT_S)
+        # what we say of ourselves may be refused, by an older node as well
+        *greetings, time = replies[: len(requests)]
         for reply in (*greetings, time):
             if isinstance(reply, hiredis.ReplyError):
                 raise from_wire(str(reply))

@@ -417,9 +417,26 @@ class AsyncQueue:
         options = ("FORCE",) if force else ()
         return int(only(await self._run("Q.DROP", self.name, *options, again=False))[0])
 
-    async def release_all(self) -> int:
-        """Release every leased task, whichever client holds it, and return how many."""
-        return int(only(await self._run("Q.RELEASEALL", self.name))[0])
+    async def release_all(self, *, holder: str | None = None, session: str | None = None) -> int:
+        """
+        Release every leased task, whichever client holds it, and return how many.
+
+        ``holder`` or ``session``: those alone that this one has, as :meth:`holders` names them.
+        """
+        whose = words(holder=holder, session=session)
+        return int(only(await self._run("Q.RELEASEALL", self.name, *whose))[0])
+
+    async def holders(
+        self, *, id: str | None = None, count: int | None = None, after: str | None = None
+    ) -> dict[str, Any]:
+        """
+        Return who holds which tasks, by the names of Q.HOLDERS: ``holders``, ``after`` and more.
+
+        ``id``: of this task alone; ``after``: where the page before ended. ``unreachable`` names
+        the nodes that did not say who holds what was taken there.
+        """
+        options = words(id=id, count=count, after=after)
+        return mapped(only(await self._run("Q.HOLDERS", self.name, *options))[0])
 
     async def move(
         self, count: int | None, to: str, *, reason: str | None = None, age_ms: int | None = None

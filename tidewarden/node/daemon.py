@@ -36,6 +36,10 @@ from tidewarden.server.audit.audit_log import AuditLog, audit_log
 from tidewarden.server.console.ended_logins import EndedLogins
 from tidewarden.server.console.login_cookie import login_key
 from tidewarden.server.console.timeline import Timeline
+from tidewarden.server.consumers.cluster_consumers import ClusterConsumers
+from tidewarden.server.consumers.cluster_consumers import mac_of as consumers_mac
+from tidewarden.server.consumers.node_consumers import NodeConsumers
+from tidewarden.server.consumers.process_consumers import ProcessConsumers
 from tidewarden.server.traffic.cluster_traffic import ClusterTraffic
 from tidewarden.server.traffic.cluster_traffic import mac_of as traffic_mac
 from tidewarden.server.traffic.node_traffic import NodeTraffic
@@ -360,6 +364,19 @@ class Daemon:
             status.addresses,
             tls=bool(config.node.tls_cert),
         )
+        consumers = ClusterConsumers(
+            config.node.name,
+            NodeConsumers(
+                ProcessConsumers(
+                    config.node.name, rooms.parts.queues, clock, processes=config.node.processes
+                ),
+                secondaries.ask,
+            ),
+            rooms.parts.queues,
+            consumers_mac(self._secret),
+            status.addresses,
+            tls=bool(config.node.tls_cert),
+        )
         copy = _copy_of(config, rooms)
         backups = Backups(Path(config.node.data_dir) / "backups", clock, copy, status.backed_up)
         backups.clear()  # what a former run left
@@ -378,6 +395,7 @@ class Daemon:
             login_key=login_key(self._secret),
             ended_logins=EndedLogins(clock, rooms.parts.control.call, config.cluster.name),
             traffic=traffic,
+            consumers=consumers,
             carrier=None if replication is None else replication.carrier,
         )
 

@@ -18,7 +18,9 @@ from tidewarden.server.audit.audit_log import RELOAD, AuditLog
 from tidewarden.server.beanstalkd.server import BeanstalkdServer
 from tidewarden.server.console.ended_logins import EndedLogins
 from tidewarden.server.console.recorder import FigureRecorder
-from tidewarden.server.http.server import HttpServer
+from tidewarden.server.consumers.cluster_consumers import PATH as CONSUMERS_PATH
+from tidewarden.server.consumers.cluster_consumers import ClusterConsumers
+from tidewarden.server.http.server import HttpServer, Inner
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.services import Services, StoreOperations
 from tidewarden.server.traffic.cluster_traffic import PATH as TRAFFIC_PATH
@@ -62,6 +64,7 @@ class Doors:
         audit: AuditLog | None = None,
         *,
         traffic: ClusterTraffic,
+        consumers: ClusterConsumers,
         login_key: bytes,
         ended_logins: EndedLogins,
         carrier: Carrier | None = None,
@@ -70,6 +73,7 @@ class Doors:
         self._clock = clock
         self.status = status
         self.traffic = traffic
+        self._consumers = consumers
         self._audit = audit
         self._carrier = carrier
         self._secondaries = secondaries
@@ -88,6 +92,8 @@ class Doors:
             stores,
             traffic=traffic.own.recorder,
             traffic_of_cluster=traffic,
+            consumers=consumers.own.own,
+            consumers_of_cluster=consumers,
             audit=audit,
             limits=queues.user_limits,
         )
@@ -121,7 +127,7 @@ class Doors:
                 **({"audit": audit.stats} if audit is not None else {}),
                 **({"beanstalkd": self._beanstalkd.stats} if self._beanstalkd is not None else {}),
             },
-            internal={PEERS_PATH: tokens.answer_peer, TRAFFIC_PATH: traffic.answer_peer},
+            internal=self._internal(tokens),
             lines={} if carrier is None else {DETOUR_PATH: carrier.serve},
             admission=self._resp.admission,
             connections_max=budget.http,
@@ -129,6 +135,14 @@ class Doors:
             ended_logins=ended_logins,
         )
         status.look_at_certificate()
+
+    def _internal(self, tokens: Tokens) -> Mapping[str, Inner]:
+        """Return who answers what other nodes ask, by path."""
+        return {
+            PEERS_PATH: tokens.answer_peer,
+            TRAFFIC_PATH: self.traffic.answer_peer,
+            CONSUMERS_PATH: self._consumers.answer_peer,
+        }
 
     async def open(
         self, stack: contextlib.AsyncExitStack, url: str, refreshing: set[asyncio.Task[None]]
@@ -144,6 +158,7 @@ class Doors:
         if self._config.otel.endpoint:
             await self._start_telemetry(stack)
         stack.push_async_callback(self.traffic.close)
+        stack.push_async_callback(self._consumers.close)
         await self._http.start()
         stack.push_async_callback(self._http.stop, HTTP_GRACE_S)
         if self._carrier is not None:

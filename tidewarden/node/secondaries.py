@@ -14,6 +14,7 @@ import pickle
 import socket
 import sys
 import tempfile
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ import msgspec
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config, User
 from tidewarden.errors import ConfigError, Error
+from tidewarden.server.consumers.questions import Ask, ConsumersTold, Unreachable
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.stats_merge import add_up, lasting
 from tidewarden.server.traffic.node_traffic import NodeTraffic, PartsOfProcess
@@ -31,7 +33,7 @@ from tidewarden.server.traffic.tap import TapFilter, TapNews
 from tidewarden.store.child_process import how_ended, kill_group, start_child, stop_child
 from tidewarden.store.preflight import StoreServer
 
-from .secondary import ALONE, FAULT, TAPS, Orders
+from .secondary import ALONE, ASK, FAULT, TAPS, Orders
 
 log = logging.getLogger("tidewarden.fronts")
 
@@ -40,6 +42,7 @@ SILENT_S = 10.0  # one that has told nothing for so long hangs, and is killed
 AGAIN_FIRST_S, AGAIN_LAST_S = 0.1, 5.0
 STEADY_S = 30.0  # one that ran for so long is started again at once
 PACKET_BYTES = 1 << 18
+ASK_S = 1.0  # for an answer about consumers: less than another node waits for all of them
 
 
 class Secondaries:
@@ -172,6 +175,26 @@ class Secondaries:
             for number, child in sorted(self._alive.items())
         ]
 
+    async def ask(self, ask: Ask) -> list[ConsumersTold]:
+        """Have all processes answer a question about consumers; who does not is named."""
+        return list(
+            await asyncio.gather(*(self._told(child, ask) for child in self._alive.values()))
+        )
+
+    async def _told(self, child: _Child, ask: Ask) -> ConsumersTold:
+        number, answer = child.expect()
+        try:
+            child.wire.send(ASK + msgspec.msgpack.encode((number, ask)))
+            async with asyncio.timeout(ASK_S):
+                return await answer
+        except TimeoutError:
+            why = f"it has not answered within {ASK_S:g} s"
+        except OSError as error:
+            why = f"it could not be asked: {error}"
+        finally:
+            child.asked.pop(number, None)
+        return ConsumersTold(silent=(Unreachable(f"{self._config.node.name}/{child.number}", why),))
+
     async def _keep(self, orders: Orders, door: RespServer) -> None:
         number = orders.number
         pause_s = AGAIN_FIRST_S
@@ -225,7 +248,8 @@ class Secondaries:
             argv = [sys.executable, "-m", "tidewarden.node.secondary", *map(str, keep)]
             process = await start_child(argv, output=sys.stderr.buffer, keep_fds=keep)
         parts = PartsOfProcess(self._traffic)
-        child = self._alive[orders.number] = _Child(process, ours, self._clock.monotonic(), parts)
+        child = _Child(orders.number, process, ours, self._clock.monotonic(), parts)
+        self._alive[orders.number] = child
         ours.setblocking(False)
         asyncio.get_running_loop().add_reader(ours, self._heard, child, door)
         return child
@@ -274,6 +298,8 @@ class Secondaries:
             child.parts.hear(msgspec.convert(message["traffic"], Part))
         if "tap" in message:
             self._traffic.recorder.taps.hear(msgspec.convert(message["tap"], TapNews))
+        if "told" in message:
+            child.hear(*message["told"])
         if "line" in message and fds:
             task = asyncio.ensure_future(
                 door.attach(socket.socket(fileno=fds[0]), **message["line"])
@@ -292,17 +318,35 @@ class _Child:
 
     def __init__(
         self,
+        number: int,
         process: asyncio.subprocess.Process,
         wire: socket.socket,
         now: float,
         parts: PartsOfProcess,
     ) -> None:
+        self.number = number
+        self.asked: dict[int, asyncio.Future[ConsumersTold]] = {}
+        """The questions under way, by number."""
+        self._questions = 0
         self.parts = parts
         self.process = process
         self.wire = wire
         self.heard_at = now
         self.ready = False
         self.stats: dict[str, dict[str, Any]] = {}
+
+    def expect(self) -> tuple[int, asyncio.Future[ConsumersTold]]:
+        """Return the number of a new question, and the future of its answer."""
+        self._questions += 1
+        future: asyncio.Future[ConsumersTold] = asyncio.get_running_loop().create_future()
+        self.asked[self._questions] = future
+        return self._questions, future
+
+    def hear(self, number: int, answer: str) -> None:
+        """Take the answer to a question, msgpack in base64; one too late is for nobody."""
+        future = self.asked.pop(number, None)
+        if future is not None and not future.done():
+            future.set_result(msgspec.msgpack.decode(b64decode(answer), type=ConsumersTold))
 
     def close(self) -> None:
         if self.wire.fileno() >= 0:

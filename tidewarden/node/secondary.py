@@ -28,6 +28,8 @@ from tidewarden.config.load import Config, User
 from tidewarden.duties import Duties, ending_with
 from tidewarden.histograms import told_of
 from tidewarden.server.audit.audit_log import AuditLog, audit_log
+from tidewarden.server.consumers.process_consumers import ProcessConsumers
+from tidewarden.server.consumers.questions import Ask
 from tidewarden.server.relay import relayed
 from tidewarden.server.resp.relay_line import LineSender
 from tidewarden.server.resp.server import RespServer
@@ -57,7 +59,11 @@ FAULT = b"fault "
 """What it begins with to say why no store can take the writes; behind it nothing: one may."""
 ALONE = b"alone "
 """Likewise, where that is because no majority of the nodes is in reach."""
-WORD_BYTES = 1 << 16
+ASK = b"ask "
+"""What it begins a question about consumers with: its number, and what is asked, as msgpack."""
+TELL_AGAIN_S = 0.02
+"""Before an answer for which there was no room is sent again."""
+WORD_BYTES = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +113,20 @@ class Secondary:
         self._duties = Duties(clock)
         config, queues = orders.config, parts.queues
         recorder, loop = Recorder(clock), asyncio.get_running_loop()
+        node = config.node
+        self._consumers = ProcessConsumers(node.name, queues, clock, orders.number, node.processes)
+        self._telling: set[asyncio.Task[None]] = set()
         self._traffic = HandingOver(recorder, self._send, loop.call_later)
         self._resp = RespServer(
             config,
-            Services(queues, RelayedCluster(), locks=queues.locks, traffic=recorder, audit=audit),
+            Services(
+                queues,
+                RelayedCluster(),
+                locks=queues.locks,
+                traffic=recorder,
+                consumers=self._consumers,
+                audit=audit,
+            ),
             clock,
             commands=relayed(COMMANDS),
             port=orders.port,
@@ -155,6 +171,15 @@ class Secondary:
             self._traffic.hand_over()
             await sleep(self._clock, TELL_S)
 
+    async def _answer(self, question: bytes) -> None:
+        """Answer the first process about consumers, as long as it may wait for that."""
+        number, ask = msgspec.msgpack.decode(question, type=tuple[int, Ask])
+        told = msgspec.msgpack.encode(await self._consumers.answer(ask))
+        for _ in range(int(TELL_S / TELL_AGAIN_S)):
+            if self._send({"told": (number, told)}):
+                return
+            await sleep(self._clock, TELL_AGAIN_S)
+
     def _send(self, message: Mapping[str, Any]) -> bool:
         """Send a packet; False: the first process is behind, and the next figures will do."""
         try:
@@ -185,6 +210,10 @@ class Secondary:
             if word.startswith(TAPS):
                 taps = msgspec.json.decode(word[len(TAPS) :], type=list[tuple[int, TapFilter]])
                 self._traffic.follow(taps)
+            if word.startswith(ASK):
+                task = asyncio.ensure_future(self._answer(word[len(ASK) :]))
+                self._telling.add(task)
+                task.add_done_callback(self._telling.discard)
             if word.startswith((FAULT, ALONE)):
                 fault = word[len(FAULT) :].decode()
                 self._parts.links.note_fault(fault, alone=word.startswith(ALONE))

@@ -33,6 +33,7 @@ from .task import (
     check_name,
     check_range,
     described,
+    lease_of,
 )
 
 ALL = 2**31  # a count that is no limit
@@ -193,8 +194,17 @@ class QueueAdmin:
         return await self._answered(read, max_stale_ms, marks)
 
     async def _page(
-        self, queue: str, state: str, count: int, after: str, max_stale_ms: int, mark: Mark | None
+        self,
+        queue: str,
+        state: str,
+        count: int,
+        after: str,
+        max_stale_ms: int,
+        mark: Mark | None,
+        *,
+        bare: bool = False,
     ) -> tuple[list[dict[str, Any]], str]:
+        """Read a page; ``bare``: as of :meth:`leases`."""
         shards = await self._shards(queue, mark)
         number, _, cursor = after.partition(":")
         if after and (
@@ -204,9 +214,12 @@ class QueueAdmin:
         at = int(number) if after else 0
         tasks: list[dict[str, Any]] = []
         while at < len(shards):
-            args = (state, count - len(tasks), cursor)
+            args = (state, count - len(tasks), cursor, int(bare))
             rows, last = await self._read(shards[at], "queue.peek", args, max_stale_ms, mark)
-            tasks += [described(queue, row) | (mark or {}) async for row in in_turns(rows)]
+            tasks += [
+                lease_of(row) if bare else described(queue, row) | (mark or {})
+                async for row in in_turns(rows)
+            ]
             cursor = last.decode("utf-8", "surrogateescape")
             if cursor:
                 return tasks, f"{at}:{cursor}"
@@ -217,6 +230,22 @@ class QueueAdmin:
         if not tasks and not after and mark is not None:
             raise _absent(f"{state} task in {queue}")
         return tasks, ""
+
+    async def leases(
+        self, queue: str, count: int, after: str = "", task_id: str = ""
+    ) -> tuple[list[dict[str, Any]], str]:
+        """
+        Return at most ``count`` leases of the queue, without their tasks' payloads, and the cursor.
+
+        ``task_id``: of this task alone. See :func:`.task.lease_of`. Raises: BadArg: no cursor;
+        NotFound: it was dropped.
+        """
+        check_name(queue)
+        if task_id:
+            shard = shard_for(await self._catalog.open(queue), check_id(task_id))
+            rows, _ = await shard.run("queue.peek", ("id", task_id, "", 1))
+            return [lease_of(row) for row in rows if row[1] == b"leased"], ""
+        return await self._page(queue, "leased", count, after, 0, None, bare=True)
 
     async def reasons(
         self, queue: str, max_stale_ms: int = 0, *, marks: bool = False

@@ -11,6 +11,7 @@ from tidewarden.errors import BadArg, Field, Full
 from .admin import ALL
 from .catalog import Catalog
 from .partitioning import in_lane, shard_for
+from .sessions.sessions import hex_of
 from .shards.shard import Shard
 from .task import COUNT_MAX, STATES, TIME_MAX_MS, TaskSpec, check_name, check_range, traceparent
 
@@ -57,16 +58,41 @@ class Bulk:
             total += sum(await asyncio.gather(*pieces))
         return total
 
-    async def release_all(self, queue: str) -> int:
-        """End every lease as a release, whichever session holds it; returns how many."""
-        pieces = (
-            self._pieces(shard, "leased", "queue.release_all", ())
-            for shard in await self._catalog.open(check_name(queue))
-        )
+    async def release_all(self, queue: str, *, holder: str = "", session: str = "") -> int:
+        """
+        End every lease as a release, whoever holds it, and return how many.
+
+        ``holder``: those alone that this ``node.boot`` took for connections without a session;
+        ``session``: those of the session alone. Raises: BadArg.
+        """
+        uuid = hex_of(session) if session else ""
+        shards = await self._catalog.open(check_name(queue))
+        if uuid:
+            pieces = [self._of_session(shard, uuid) for shard in shards]
+        else:
+            args = (holder,) if holder else ()
+            pieces = [
+                self._pieces(shard, "leased", "queue.release_all", (), behind=args)
+                for shard in shards
+            ]
         return sum(await asyncio.gather(*pieces))
 
+    async def _of_session(self, shard: Shard, uuid: str) -> int:
+        total, more = 0, 1
+        while more:
+            ended, more = await shard.run("queue.session_release", (uuid, PIECE, "release"))
+            total += ended
+        return total
+
     async def _pieces(
-        self, shard: Shard, state: str, name: str, args: tuple[str, ...], *, final: bool = False
+        self,
+        shard: Shard,
+        state: str,
+        name: str,
+        args: tuple[str, ...],
+        *,
+        behind: tuple[str, ...] = (),
+        final: bool = False,
     ) -> int:
         """
         Run a script until it has dealt with as many tasks as are in ``state`` now, or finds none.
@@ -75,7 +101,7 @@ class Bulk:
         left = int(row[11 if state == "waiting" else STATES.index(state)])
         total = 0
         while left > 0:
-            done = int(await shard.run(name, (*args, min(left, PIECE)), final=final))
+            done = int(await shard.run(name, (*args, min(left, PIECE), *behind), final=final))
             if done == 0:
                 break
             total += done

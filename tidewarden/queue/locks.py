@@ -64,6 +64,8 @@ class _Claim:
 
     __slots__ = ("_session", "_task", "_unclaimed", "future")
 
+    queues = (QUEUE,)
+
     def __init__(
         self,
         session: Session,
@@ -261,7 +263,8 @@ class Locks:
         if want.session.closed:
             _give_back(shard, want.name, reply)
             raise asyncio.CancelledError
-        want.session.hold([Taken(QUEUE, want.name, lease, b"", 1, end_ms, end_ms)], shard.now_ms)
+        hold = Taken(QUEUE, want.name, lease, b"", 1, end_ms, end_ms)
+        want.session.hold([hold], shard.now_ms, self._loop.time())
         return int(fence), 0.0
 
     async def renew(self, session: Session, name: str, fence: int, lease_ms: int) -> int:
@@ -275,8 +278,8 @@ class Locks:
         lease, end_ms = await shard.batched("queue.lock_renew", name, fence, lease_ms)
         if not lease:
             raise _not_held(name, fence)
-        if session.drop(QUEUE, name, lease) is not None:
-            session.hold([Taken(QUEUE, name, lease, b"", 1, end_ms, end_ms)], shard.now_ms)
+        if (entry := session.held.get((QUEUE, name))) is not None and entry[0] == lease:
+            session.held[QUEUE, name] = (lease, int(end_ms), entry[2])
         return int(end_ms)
 
     async def release(self, session: Session, name: str, fence: int) -> None:

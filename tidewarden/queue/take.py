@@ -123,6 +123,11 @@ class Take:
         return self._ended or self.receiver.done()
 
     @property
+    def queues(self) -> set[str]:
+        """Return the queues in which it waits."""
+        return {shard.queue for shard in self._shards}
+
+    @property
     def arrived(self) -> list[tuple[str, str, int]]:
         """Return queue, id and lease of what it has got while it goes on asking."""
         return [] if self._over else [(task.queue, task.id, task.lease) for task in self._got]

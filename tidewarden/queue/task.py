@@ -371,6 +371,25 @@ def described(queue: str, row: list[Any]) -> dict[str, Any]:
     return shown
 
 
+def lease_of(row: list[Any]) -> dict[str, Any]:
+    """
+    Describe a lease, from peek.lua's row.
+
+    ``holder``: the process that took the task, as ``node.boot``, empty where it is held under a
+    ``session``, which is empty otherwise.
+    """
+    named = dict(zip(FIELDS, row, strict=True))
+    holder = named["holder"].decode("utf-8", "surrogateescape")
+    of_session = holder.startswith("~")
+    return {
+        "id": named["id"].decode("utf-8", "surrogateescape"),
+        "lease": named["lease"],
+        "lease_end_ms": named["at_ms"],
+        "holder": "" if of_session else holder,
+        "session": str(UUID(holder[1:])) if of_session else "",
+    }
+
+
 class IdMaker:
     """
     Makes ids of 20 characters that no other process makes.

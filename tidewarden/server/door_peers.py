@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 from tidewarden.clock import Clock, sleep_or
 from tidewarden.errors import Error
@@ -22,6 +23,14 @@ At a stop, for the leases of those who were there; a store that is silent must n
 Connected = TypeVar("Connected")
 
 
+class Directory(Protocol):
+    """Finds the consumers of a process at all of its doors."""
+
+    numbers: Iterator[int]
+    """Of their connections: each is one's alone in its node."""
+    doors: list[Peers[Any]]
+
+
 class Peers(Generic[Connected]):
     """
     Lets peers in while there is room, and ends the sessions of those that have gone.
@@ -31,6 +40,9 @@ class Peers(Generic[Connected]):
         connections_max: of peers at a time.
         queues: take back what a session held.
         late: what is logged when that could not be done at once.
+        door: its name.
+        directory: of the process's consumers, in which they are found, and which numbers them;
+            None: they are numbered from 1.
     """
 
     def __init__(
@@ -39,10 +51,16 @@ class Peers(Generic[Connected]):
         connections_max: int,
         queues: Queues,
         late: str,
+        door: str,
+        directory: Directory | None = None,
     ) -> None:
         self._admission = admission
         self._queues = queues
         self._late = late
+        self.door = door
+        self._numbers = itertools.count(1) if directory is None else directory.numbers
+        if directory is not None:
+            directory.doors.append(self)
         self.connections_max = connections_max
         self.connections: set[Connected] = set()
         self.relayed: set[Connected] = set()
@@ -72,7 +90,7 @@ class Peers(Generic[Connected]):
             return 0
         self.connections.add(connection)
         self.connections_total += 1
-        return self.connections_total
+        return next(self._numbers)
 
     def forget(self, connection: Connected, session: Session | None) -> None:
         """Forget a peer that has gone: what it held is free again at once."""

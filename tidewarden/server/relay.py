@@ -12,12 +12,15 @@ from .resp.connection import Connection
 from .resp.parser import Request
 from .resp.relay_line import RelayLine
 from .resp.reply_slot import Pending
-from .verbs.command import Command
+from .verbs.command import Command, Outcome
 from .verbs.traffic import push
 
 STREAMS = b"R.TAP"
 """Takes as long as the peer said, and ends with its connection."""
 GROUPS = ("token", "schedule", "cluster")  # of verbs that the first process does
+NAMES = ("INFO", "L.PEEK", "Q.HOLDERS")  # and others of its
+SUBCOMMANDS = {"CLIENT": b"KILL", "SESSION": b"END"}
+"""Verbs of which it does one form: what is about the consumers of all nodes."""
 
 
 def relay(connection: Connection, request: Request) -> Pending:
@@ -44,7 +47,20 @@ def relayed(
     """Make the table of verbs of a further process."""
     return {
         name: dataclasses.replace(command, handler=relay)
-        if command.group in GROUPS or command.name == "INFO"
-        else command
+        if command.group in GROUPS or command.name in NAMES
+        else _relayed_in_part(command)
         for name, command in commands.items()
     }
+
+
+def _relayed_in_part(command: Command[Connection]) -> Command[Connection]:
+    word = SUBCOMMANDS.get(command.name)
+    if word is None:
+        return command
+
+    def either(connection: Connection, request: Request) -> Outcome:
+        if len(request) > 1 and request[1].upper() == word:
+            return relay(connection, request)
+        return command.handler(connection, request)
+
+    return dataclasses.replace(command, handler=either)

@@ -15,6 +15,8 @@ from tidewarden.tokens import Tokens
 from tidewarden.user_limits import UserLimits
 
 from .console.recorder import FigureRecorder
+from .consumers.cluster_consumers import ClusterConsumers
+from .consumers.process_consumers import ProcessConsumers
 from .traffic.cluster_traffic import ClusterTraffic
 from .traffic.recorder import Recorder
 
@@ -79,6 +81,10 @@ class Services:
     """Is told of each request that was answered; None: nobody counts them."""
     traffic_of_cluster: ClusterTraffic | None = None
     """Adds up what all nodes count; None in a further process."""
+    consumers: ProcessConsumers | None = None
+    """Knows who is at this process's doors; None: nobody asks."""
+    consumers_of_cluster: ClusterConsumers | None = None
+    """Shows and ends consumers over all nodes; None in a further process."""
     audit: AuditLog | None = None
     """None: nothing is noted."""
     limits: UserLimits | None = None

@@ -34,6 +34,7 @@ PAGES = {
     "tokens/provider/shop": "shop",
     "schedules": "nightly",
     "locks": "reports/daily",
+    "consumers": "2 locks",
     "events": "Events",
     "traffic": "Traffic",
     "audit": "Audit",
@@ -179,6 +180,26 @@ async def test_a_queue_is_paused_resumed_and_purged(admin: Visit) -> None:
     await dialog.get_by_label(re.compile("Type")).fill("invoices")
     await dialog.get_by_role("button", name="Remove them").click()
     await admin.sees("Removed:")
+
+
+async def test_a_consumer_is_seen_and_ended(made: Cluster, admin: Visit) -> None:
+    page = admin.page
+    with made.nodes["n1"].client() as stuck:
+        stuck.execute_command("CLIENT", "SETNAME", "stuck-7")
+        stuck.execute_command("Q.PUT", "stuck", "x", "ID", "s1", "LEASE", 3_600_000)
+        assert len(stuck.execute_command("Q.TAKE", "FROM", "stuck")) == 1
+        await admin.go("queues/stuck/tasks/s1")
+        await admin.sees("stuck-7")
+        await admin.go("consumers?queue=stuck")
+        row = page.locator("tr").filter(has_text="stuck-7")
+        await row.get_by_role("button", name="End stuck-7").click()
+        dialog = page.get_by_role("dialog")
+        assert await dialog.get_by_role("button", name="End it").is_disabled()
+        await dialog.get_by_label(re.compile("Type")).fill("stuck-7")
+        await dialog.get_by_role("button", name="End it").click()
+        await admin.sees("stuck-7 is ended.")
+        await _until_count(row, 0)
+        assert made.nodes["n0"].say("Q.TAKE", "FROM", "stuck")[0][1] == "s1"
 
 
 async def test_an_account_is_refreshed_now(admin: Visit) -> None:

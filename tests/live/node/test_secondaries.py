@@ -16,6 +16,8 @@ from support.cluster.harness import TROUBLE, Cluster, Node, until
 from support.cluster.node_processes import PROCESSES, everywhere, processes, serving_processes
 from support.run.processes import alive
 
+from tidewarden.client.replies import mapped
+
 
 @pytest.fixture(scope="module")
 def made(
@@ -105,6 +107,39 @@ def test_what_a_killed_process_held_is_anothers_and_nobody_else_suffers(n0: Node
         assert victim["pid"] not in [process["pid"] for process in processes(n0)]
         assert n0.metric("tidewarden_node_front_restarts_total") >= 1
         assert "of this node was killed by SIGKILL; starting it again" in "\n".join(n0.messages())
+
+
+def test_their_consumers_are_seen_and_ended_at_any_node(made: Cluster, n0: Node) -> None:
+    n1 = made.nodes["n1"]
+    with everywhere(n0) as clients, n1.client() as other:
+        for number, client in enumerate(clients):
+            client.execute_command("CLIENT", "SETNAME", f"w{number}")
+            n0.say("Q.PUT", "who", "x", "ID", number, "LEASE", 600_000)
+        taken = [client.execute_command("Q.TAKE", "FROM", "who")[0] for client in clients]
+        for asked in (n1, n0):
+            page = mapped(asked.say("Q.HOLDERS", "who"))
+            held = {row["id"]: row["name"] for row in map(mapped, page["holders"])}
+            assert held == {row[1]: f"w{number}" for number, row in enumerate(taken)}
+            page = mapped(asked.say("R.CONSUMERS", "QUEUE", "who"))
+            assert {mapped(row)["name"] for row in page["consumers"]} == set(held.values())
+            assert page["unreachable"] == []
+        numbers = [client.client_id() for client in clients]
+        assert len(set(numbers)) == len(numbers), "each is one's alone in its node"
+        for number, client in enumerate(clients):
+            # any process ends what another has
+            assert clients[number - 1].execute_command("Q.HOLDERS", "who", "ID", "none")
+            assert other.client_kill_filter(_id=numbers[number]) == 0, "a number of n0's"
+            assert other.execute_command("CLIENT", "KILL", "NAME", f"w{number}") == 1
+            with pytest.raises(TROUBLE):
+                client.ping()
+        rows = other.execute_command("Q.TAKE", "COUNT", 100, "WAIT", 5_000, "FROM", "who")
+        assert rows
+        stopped = processes(n0)[0]["pid"]
+        os.kill(stopped, signal.SIGSTOP)
+        page = mapped(n1.say("R.CONSUMERS", "QUEUE", "who"))
+        os.kill(stopped, signal.SIGCONT)
+        assert [mapped(one)["node"] for one in page["unreachable"]] == ["n0/1"]
+        assert [mapped(one)["node"] for one in page["consumers"]] == ["n1"]
 
 
 def test_a_process_that_hangs_is_killed_and_started_again(n0: Node) -> None:

@@ -66,6 +66,7 @@ VERBS = [
     "session_join",
     "session_leave",
     "session_release",
+    "session_stop",
     "stats",
     "swap_settings",
     "sweep",

@@ -301,3 +301,27 @@ def test_the_doctor_brings_back_a_sessions_task_that_lies_nowhere(desk: Any) -> 
     desk.run("queue.check", "tasks", 0, 100, 1)
     assert desk.state("a") == "ready"
     assert desk.client.exists(f"{desk.prefix}:held") == 0
+
+
+def test_a_session_is_ended_though_nodes_are_attached_to_it(book: Book) -> None:
+    book.begin()
+    assert book("join", A, "bob", -1, 0, holder="n1.7") == 2
+    assert book("enter", A, "q 0") == 1
+    with pytest.raises(NotFound):
+        book("stop", A, "ada", 500)
+    with pytest.raises(NotFound):
+        book("stop", B, "", 500)
+    assert book("stop", A, "bob", 500) == book("stop", A, "", 500) == [b"q 0"]
+    with pytest.raises(NotFound):
+        book("join", A, "bob", -1, 0)
+    with pytest.raises(NotFound):
+        book("enter", A, "q 1")
+    assert book("leave", A, 1) == -2, "it has to release what it knows of by itself"
+    assert book("bury", 1, "n1", 7, 3) == [0, 0]
+    assert book("due", 10) == []
+    book.desk.now += 500
+    assert book("due", 10) == [A.encode()], "who ended it has died: the leader goes on"
+    assert book("end", A, -1) == [0, [b"q 0"]]
+    assert book("forget", A) == 1
+    book.client.hdel("{tw}:session:dead", "n1")
+    assert book.keys() <= {"dead"}

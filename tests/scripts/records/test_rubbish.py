@@ -31,7 +31,7 @@ GOOD: dict[str, list[list[str]]] = {
     "wait": [["ready1", "1"], ["leased1", "0", "none", "1"], ["buried1", "1"]],
     "unwait": [["ready1"]],
     "purge": [["ready", "10"], ["buried", "1", "buried1"], ["leased", "5"]],
-    "release_all": [["10"]],
+    "release_all": [["10"], ["10", "n0.1"]],
     "check_record": [["1"]],
     "check": [["tasks", "0", "100", "1"], ["ready:20", "0", "5", "0"], ["held", "0", "5", "1"]],
     "read_buried": [["10", "100", "0", "", "0", "0"], ["1", "5", "0", "b", "0", "7"]],
@@ -45,11 +45,11 @@ GOOD: dict[str, list[list[str]]] = {
     "delete": [["ready1", "0", "0"], ["leased1", "LEASE", "0"]],
     "pause": [["1000"], ["-1"], ["0"]],
     "configure": [["lease_ms", "5"], ["order", "bands", "urgent_ms", "7"], ["history", "3"]],
-    "peek": [["id", "ready1", ""], ["ready", "10", ""], ["leased", "1", "leased:n0.1 5 a"]],
+    "peek": [["id", "ready1", ""], ["ready", "10", ""], ["leased", "1", "leased:n0.1 5 a"], ["leased", "5", "", "1"]],
     "stats": [[]],
     "sweep": [["1", "10"]],
     "reap": [["1", "n1", "5", "10"]],
-    "session_release": [[UUID, "10"]],
+    "session_release": [[UUID, "10"], [UUID, "10", "release"]],
 }  # fmt: skip
 
 

@@ -38,6 +38,7 @@ class Door:
         connections_max: int | None = None,
         traffic: Any = None,
         audit: Any = None,
+        consumers: Any = None,
         **limits: int,
     ) -> None:
         defaults = Config()
@@ -56,7 +57,8 @@ class Door:
         self.steering = RecordingSteering()
         rooms: tuple[Any, ...] = (self.queues, self.cluster, self.tokens, self.schedules)
         others = (self.locks, self.steering)
-        self.services = Services(*rooms, *others, traffic=traffic, audit=audit)
+        known = {"consumers": consumers and consumers.own.own, "consumers_of_cluster": consumers}
+        self.services = Services(*rooms, *others, traffic=traffic, audit=audit, **known)
         self.server = RespServer(
             self.config, self.services, SystemClock(), connections_max=connections_max
         )

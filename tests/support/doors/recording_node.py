@@ -40,7 +40,7 @@ class RecordingNode(socketserver.ThreadingTCPServer):
         if verb == "HELLO":
             self.users.append(request[3:5])
             return encoder.encode({"server": "tidewarden", "proto": 3}, 3)
-        if verb in ("PING", "CLIENT"):
+        if verb == "PING" or (verb == "CLIENT" and request[1].upper() != b"KILL"):
             return encoder.PONG
         self.asked.append([part.decode("utf-8", "backslashreplace") for part in request])
         found = self.answers[verb]

@@ -260,8 +260,9 @@ class RecordingQueues:
         self.calls.append(("drop_topic", topic))
         return 2
 
-    async def release_all(self, queue: str) -> int:
-        self.calls.append(("release_all", queue))
+    async def release_all(self, queue: str, *, holder: str = "", session: str = "") -> int:
+        whose = (holder or session,) if holder or session else ()
+        self.calls.append(("release_all", queue, *whose))
         return 5
 
     async def move(

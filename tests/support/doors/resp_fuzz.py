@@ -101,6 +101,9 @@ Q.CONFIG r SET order edf shards 3 dedup_ms 5
 Q.PURGE q
 Q.PURGE q STATE buried
 Q.RELEASEALL q
+Q.RELEASEALL q HOLDER n0.1
+Q.HOLDERS q ID a
+Q.HOLDERS q COUNT 5
 Q.REASONS q MAXSTALE 5
 Q.DROP x FORCE
 Q.DROPTOPIC t
@@ -155,6 +158,7 @@ R.LEAVE n1
 R.BACKUP
 R.TRAFFIC BY queue TOP 5 SORT bytes OVER start NODE all
 R.TAP USER u QUEUE q RATE 1/3 MS 5
+R.CONSUMERS USER u QUEUE q NODE all COUNT 5
 """
 GOOD: dict[str, list[list[bytes]]] = {}
 for line in GOOD_TEXT.split("\n")[1:-1]:

@@ -10,11 +10,15 @@ from support.doors.http_app import serving_app
 
 
 @contextlib.asynccontextmanager
-async def door(answer: Callable[[bytes], bytes | None]) -> AsyncIterator[str]:
+async def door(
+    answer: Callable[[bytes], bytes | Awaitable[bytes | None] | None],
+) -> AsyncIterator[str]:
     """A node's HTTP door with nothing but this; yields its address in ``cluster.members``."""
 
     async def asked(request: web.Request) -> web.Response:
         reply = answer(await request.read())
+        if isinstance(reply, Awaitable):
+            reply = await reply
         return web.Response(status=403) if reply is None else web.Response(body=reply)
 
     async with served(asked) as address:

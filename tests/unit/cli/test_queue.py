@@ -79,6 +79,15 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue purge q --yes", "Q.PURGE q", 3, "3\n"),
         ("queue purge q --state ready --yes", "Q.PURGE q STATE ready", 4, "4\n"),
         ("queue release-all q", "Q.RELEASEALL q", 5, "5\n"),
+        ("queue release-all q --holder n0.4", "Q.RELEASEALL q HOLDER n0.4", 1, "1\n"),
+        ("consumer end --user u --name w --yes", "CLIENT KILL USER u NAME w", 2, "2\n"),
+        ("consumer end --client n0:7 --yes", "CLIENT KILL ID 7 NODE n0", 1, "1\n"),
+        (
+            "consumer end-session x --yes",
+            "SESSION END x",
+            {"session": "x", "released": 3, "unreachable": []},
+            "3\n",
+        ),
         ("queue drop q --yes", "Q.DROP q", 0, "0\n"),
         ("queue drop q --force --yes", "Q.DROP q FORCE", 7, "7\n"),
         ("queue drop-topic t", "Q.DROPTOPIC t", 2, "2\n"),
@@ -235,3 +244,58 @@ def test_schedules_are_listed(run: Run, node: Any) -> None:
     node.answers = {"S.LIST": []}
     assert run("schedule", "list").exit_code == 5
     assert run("schedule", "list", "--json").stdout == "[]\n"
+
+
+def test_consumers_and_holders_are_shown_page_by_page(run: Run, node: Any) -> None:
+    lease: dict[str, Any] = {"id": "a", "user": "bob", "name": "w", "host": "h", "session": ""}
+    lease |= {"holder": "n0.4", "since_ms": 1_700_000_000_000, "lease_end_ms": 0, "address": ""}
+    away = [{"node": "n1", "why": "it has not answered"}]
+    pages = {
+        "Q.HOLDERS": [
+            {"holders": [lease], "after": "x", "unreachable": away},
+            {"holders": [lease | {"id": "b"}], "after": "", "unreachable": []},
+        ]
+    }
+    node.answers = {"Q.HOLDERS": lambda _: pages["Q.HOLDERS"].pop(0)}
+    result = run("queue", "holders", "q")
+    assert "2023-11-14 22:13:20" in result.stdout
+    assert [line.split()[0] for line in result.stdout.splitlines() if "bob" in line] == ["a", "b"]
+    assert "n1 does not answer: it has not answered" in result.stderr
+    assert node.asked == [["Q.HOLDERS", "q"], ["Q.HOLDERS", "q", "AFTER", "x"]]
+    node.answers = {"Q.HOLDERS": {"holders": [], "after": "", "unreachable": away}}
+    assert run("queue", "holders", "q", "--id", "t").exit_code == 5
+    held = [{"queue": "q", "tasks": 3, "since_ms": 1_700_000_000_000, "lease_end_ms": 0}]
+    one = {"id": "n0:7", "user": "bob", "name": "", "address": "1.2.3.4:5", "door": "resp"}
+    one |= {"host": "h", "pid": "9", "holds": held, "waits": ["q", "r"], "settled": 12}
+    node.answers = {"R.CONSUMERS": {"consumers": [one], "after": "", "unreachable": []}}
+    shown = run("consumers", "--queue", "q", "--user", "bob")
+    assert "n0:7" in shown.stdout
+    assert "1.2.3.4:5" in shown.stdout
+    assert "q 3" in shown.stdout
+    assert "q, r" in shown.stdout
+    assert node.asked[-1] == [
+        "R.CONSUMERS",
+        "NODE",
+        "all",
+        "COUNT",
+        "500",
+        "QUEUE",
+        "q",
+        "USER",
+        "bob",
+    ]
+    assert json.loads(run("consumers", "--json").stdout)["consumers"] == [one]
+    node.answers = {"R.CONSUMERS": {"consumers": [], "after": "", "unreachable": []}}
+    assert run("consumers").exit_code == 5
+
+
+def test_consumers_are_ended_by_name_and_on_purpose(run: Run, node: Any) -> None:
+    for wrong in ("", "--client 7", "--client n0:x"):
+        assert run("consumer", "end", *wrong.split(), "--yes").exit_code == 2
+    assert run("consumer", "end", "--user", "u", stdin="n\n").exit_code == 5
+    assert run("consumer", "end-session", "x", stdin="n\n").exit_code == 5
+    assert node.asked == []
+    away = {"session": "x", "released": 1, "unreachable": [{"node": "n1", "why": "gone"}]}
+    node.answers = {"SESSION": away}
+    result = run("consumer", "end-session", "x", "--yes")
+    assert (result.exit_code, "n1 does not answer: gone" in result.stderr) == (1, True)

@@ -6,13 +6,14 @@
 -- ARGV    3 'id' | state (delayed, ready, leased, buried, waiting)
 --         4 id | tasks at most
 --         5 cursor ("": from the start)
+--         6 1: without payloads (none: 0)
 -- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline,
 --         attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max,
 --         backoff_ms, expires (0: never), lane ("": none), trace context (likewise), history}
 --         where history is a list of {ms, how, attempt, reason}, the oldest first
 open()
 -- Bytes of payloads in one page, and the task with which it goes past them.
-local tasks, room = {}, 16777216
+local tasks, room, bare = {}, 16777216, ARGV[6] == '1'
 local function show(id, state, score)
   local t, r, unreadable = both_get(id)
   if not t and not unreadable then return end
@@ -45,6 +46,7 @@ local function show(id, state, score)
       score = state ~= 'waiting' and redis.call('ZSCORE', key(index), id)
     end
   end
+  if bare then t.payload = '' end
   room = room - #t.payload
   local history = history_of(r)
   for i = 1, #history do

@@ -1,12 +1,13 @@
--- session_release: ends what a session holds in this shard as losses, once its grace is over.
--- Sticky leases end by their time.
+-- session_release: ends what a session holds in this shard, as losses once its grace is over, or as
+-- releases. Sticky leases end by their time.
 -- DURABILITY none
 -- GROWS   no
 -- KEYS    1 the shard  2 the view
--- ARGV    3 the session's uuid  4 tasks at most
+-- ARGV    3 the session's uuid  4 tasks at most  5 loss | release (none: loss)
 -- RETURNS {ended, more 0|1}
 open()
-local uuid, most = ARGV[3], int(4, 'tasks', 1, 1000)
+local uuid, most, how = ARGV[3], int(4, 'tasks', 1, 1000), ARGV[5] or 'loss'
+if how ~= 'loss' and how ~= 'release' then refuse('BADARG leases end as loss or release') end
 if not string.match(uuid, '^%x+$') or #uuid ~= 32 then
   refuse('BADARG the session is no uuid: ' .. uuid)
 end
@@ -23,7 +24,7 @@ for i = 1, #entries do
     if r.sticky then
       stay = stay + 1
     else
-      end_lease(id, t, r, 'loss', nil, 'its session ended')
+      end_lease(id, t, r, how, nil, how == 'loss' and 'its session ended' or nil)
       ended = ended + 1
     end
   else

@@ -171,9 +171,11 @@ class LostTakes:
         }
         for one in {shard, self._current(shard) or shard}:
             known.update(one.leases())
-        for session in self._sessions():
-            held = session.held.items()
+        # those of one shared session hold together
+        for held in {id(one.held): one.held for one in self._sessions()}.values():
             known.update(
-                (task_id, lease) for (queue, task_id), (lease, _, _) in held if queue == shard.queue
+                (task_id, lease)
+                for (queue, task_id), (lease, _, _) in held.items()
+                if queue == shard.queue
             )
         return known

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -19,6 +19,10 @@ from tidewarden.queue.task import Taken
 
 class SessionWait(Protocol):
     """Is a take or an acquire that waits for its session, and ends with it."""
+
+    @property
+    def queues(self) -> Iterable[str]:
+        """Return the queues in which it waits."""
 
     def cancel(self) -> None:
         """End it: the connection has gone."""
@@ -44,15 +48,17 @@ class Shared:
 
     ``number`` is the attach number that this node was given last, under ``holder`` (its
     ``node.boot`` then); ``places`` are the shards (by prefix) in which it may hold tasks; ``lost``:
-    it has ended although connections were there.
+    it has ended although connections were there. ``held``: what its connections here took, as of
+    :class:`Session`: an ack may come through another one than its take.
     """
 
-    __slots__ = ("connections", "holder", "lost", "number", "places", "user", "uuid")
+    __slots__ = ("connections", "held", "holder", "lost", "number", "places", "user", "uuid")
 
     def __init__(self, uuid: str, user: str) -> None:
         self.uuid = uuid
         self.user = user
         self.connections: set[Session] = set()
+        self.held: dict[tuple[str, str], Held] = {}
         self.holder = ""
         self.number = 0
         self.places: set[str] = set()
@@ -71,18 +77,21 @@ class Session:
     which of the leases run, when the latest ended and how many did.
 
     ``own``: the uuid, of no shared session, under which the leases of no connection stand: see
-    :mod:`.unbound`.
+    :mod:`.unbound`. ``settled``: how many tasks it has ended. ``how`` its leases end when it
+    closes: as a loss, or as a release where an operator closed it.
     """
 
     __slots__ = (
         "closed",
         "held",
+        "how",
         "id",
         "joining",
         "looked_at",
         "looking",
         "own",
         "ran",
+        "settled",
         "shared",
         "takes",
         "user",
@@ -95,6 +104,8 @@ class Session:
         self.held: dict[tuple[str, str], Held] = {}
         self.takes: set[SessionWait] = set()
         self.closed = False
+        self.how = "loss"
+        self.settled = 0
         self.shared: Shared | None = None
         self.joining: asyncio.Lock | None = None
         self.looking: asyncio.Task[None] | None = None
@@ -135,6 +146,7 @@ class Session:
         if entry is None or entry[0] != lease:
             return None
         del self.held[queue, task_id]
+        self.settled += 1
         return entry
 
 

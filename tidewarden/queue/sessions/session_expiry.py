@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from tidewarden.errors import Error, NotFound, StoreDown
 from tidewarden.queue.background import BackgroundTasks
@@ -20,6 +20,7 @@ from .session_records import SessionRecords
 log = logging.getLogger("tidewarden.queue")
 
 PIECE = 500  # leases, or sessions, that one script ends
+REST_MS = 10_000  # after which the leader goes on with what was stopped, and not released
 
 
 class SessionExpiry:
@@ -90,18 +91,41 @@ class SessionExpiry:
         self.ended += int(await self._records.run("forget", uuid))
         return True
 
-    async def release(self, uuid: str, places: list[Sequence[str]]) -> None:
-        """Release what the session holds in these shards, each a queue and a number."""
-        await asyncio.gather(
-            *(self._release_in(uuid, queue, int(index)) for queue, index in places)
-        )
+    async def stop(self, uuid: str, user: str, tell: Callable[[str], Awaitable[object]]) -> int:
+        """
+        End a session though its connections be there; returns how many leases were released.
 
-    async def _release_in(self, uuid: str, queue: str, index: int) -> None:
+        Those in it join no more, and take nothing once ``tell(uuid)`` has told the processes that
+        have them (:meth:`.Sessions.stopped`). Safe to repeat. ``user``: whose it has to be; empty:
+        anybody's. Raises: NotFound: there is none; StoreDown: the leader's next look goes on with
+        it.
+        """
+        places = await self._records.run("stop", uuid, user, REST_MS)
+        await tell(uuid)
+        found = list(filter(None, map(_place_of, places)))
+        released = await self.release(uuid, found, "release")
+        self.ended += int(await self._records.run("forget", uuid))
+        return released
+
+    async def release(self, uuid: str, places: list[Sequence[str]], how: str = "loss") -> int:
+        """
+        Release what the session holds in these shards, each a queue and a number; returns how much.
+        """
+        counts = await asyncio.gather(
+            *(self._release_in(uuid, queue, int(index), how) for queue, index in places)
+        )
+        return sum(counts)
+
+    async def _release_in(self, uuid: str, queue: str, index: int, how: str) -> int:
+        total = 0
         with contextlib.suppress(NotFound):  # it was dropped, with what the session held there
             shards = await self._catalog.open(queue)
             more = index < len(shards)  # a queue that was cut anew was empty
             while more:
-                _, more = await shards[index].run("queue.session_release", (uuid, PIECE))
+                args = (uuid, PIECE, how)
+                ended, more = await shards[index].run("queue.session_release", args)
+                total += ended
+        return total
 
     # --- what the leader does
 

@@ -68,7 +68,8 @@ class Sessions:
         """
         End a connection's waits and leases, because it has gone.
 
-        Its waiting takes take nothing, its leases end at once, as losses, in one batch a shard.
+        Its waiting takes take nothing, its leases end at once, as losses (or as its ``how`` says),
+        in one batch a shard.
 
         What belongs to a shared session stays while another connection has it, and for its grace
         after the last one. While the store is away it tries again, until the leases have run out by
@@ -84,20 +85,20 @@ class Sessions:
                 self._background.start(self._leave(session, session.joining, held))
             )
         elif held:
-            await asyncio.shield(self.end_soon(held))
+            await asyncio.shield(self.end_soon(held, session.how))
 
-    def end_soon(self, held: dict[tuple[str, str], Held]) -> asyncio.Task[None]:
-        """End these leases, as losses, however long the store is away."""
-        return self._background.start(self._end_all(held))
+    def end_soon(self, held: dict[tuple[str, str], Held], how: str = "loss") -> asyncio.Task[None]:
+        """End these leases, as losses or as releases, however long the store is away."""
+        return self._background.start(self._end_all(held, how))
 
-    async def _end_all(self, held: dict[tuple[str, str], Held]) -> None:
+    async def _end_all(self, held: dict[tuple[str, str], Held], how: str) -> None:
         while held:
             ends = {}
             for (queue, task_id), (lease, end_ms, _) in held.items():
                 shard = self._catalog.shard_if_known(queue, task_id)
                 if shard is None:
                     continue  # it was dropped, with what it held
-                ends[queue, task_id] = (shard.end(task_id, lease, "loss"), lease, end_ms, shard)
+                ends[queue, task_id] = (shard.end(task_id, lease, how), lease, end_ms, shard)
             for shard in {shard for *_, shard in ends.values()}:
                 # who waits here asks behind it: a round trip sooner than by its answer
                 shard.wake()
@@ -138,7 +139,7 @@ class Sessions:
         many wait for their grace to end in the cluster; Stale, StoreDown: it may have joined, say
         it again.
         """
-        wanted = _hex(uuid) if uuid else ""
+        wanted = hex_of(uuid) if uuid else ""
         if grace_ms is not None:
             check_range(grace_ms, "grace_ms", 0, GRACE_MAX_MS)
         if session.joining is None:
@@ -179,7 +180,7 @@ class Sessions:
         shared = self._shared.setdefault(wanted.uuid, wanted)
         shared.number, shared.holder = max(shared.number, number), holder
         shared.connections.add(session)
-        session.shared = shared
+        session.shared, session.held = shared, shared.held
         self.counted.attached(shared.uuid, shared.user)
         if holder != self._catalog.holder:  # this node registered anew meanwhile
             self._background.start(self._rejoin_later(shared))
@@ -211,7 +212,7 @@ class Sessions:
         async with joining:
             shared = session.shared
         if shared is None:  # it was refused one, and went on by itself
-            await self._end_all(held)
+            await self._end_all(held, session.how)
             return
         shared.connections.discard(session)
         if shared.connections or self._shared.get(shared.uuid) is not shared:
@@ -337,6 +338,21 @@ class Sessions:
         if not shared.connections:  # the last one left meanwhile
             self._background.start(self._detach_later(shared))
 
+    async def stopped(self, uuid: str) -> None:
+        """
+        Hear that a session was ended (:meth:`.SessionExpiry.stop`), whoever is in it here.
+
+        When this returns, the store has done every take of its that was under way here.
+        """
+        shared = self._shared.get(uuid)
+        if shared is None:
+            return
+        self.lost(shared)
+        try:
+            await self._catalog.time()  # it comes behind them, on one connection
+        except Error as error:
+            log.debug("what the session %s takes yet ends by its time: %s", uuid, error)
+
     def lost(self, shared: Shared) -> None:
         """
         End a session that ended while this node was cut off, and tell the takes that wait under it.
@@ -363,7 +379,7 @@ class Sessions:
         }
 
 
-def _hex(uuid: str) -> str:
+def hex_of(uuid: str) -> str:
     """Return the 32 digits that the store knows a session by. Raises: BadArg."""
     try:
         return UUID(uuid).hex

@@ -26,6 +26,7 @@ class Audited:
         every_word: whether nothing that is sent is a secret, so that over HTTP the body is shown.
         reads: whether it is noted though it changes nothing, so over HTTP also of a GET.
         of_body: what of the payload is shown as well, where that is the body of a request by HTTP.
+        word: the subcommand whose requests alone are noted; empty: those of all are.
     """
 
     shown: Callable[[Arguments], Arguments | None]
@@ -33,6 +34,7 @@ class Audited:
     every_word: bool = False
     reads: bool = False
     of_body: Callable[[bytes], Sequence[str]] | None = None
+    word: bytes = b""
 
     def note(
         self, audit: AuditLog, user: str, peer: str, action: str, words: Arguments, outcome: str
@@ -76,6 +78,15 @@ def when(word: bytes) -> Audited:
     return Audited(
         lambda request: request[1:] if word in [one.upper() for one in request[1:]] else None,
         every_word=True,
+    )
+
+
+def subcommand(word: bytes) -> Audited:
+    """Show all arguments of requests that begin with this word: others change nothing."""
+    return Audited(
+        lambda request: request[1:] if request[1:2] and request[1].upper() == word else None,
+        every_word=True,
+        word=word,
     )
 
 

@@ -81,6 +81,7 @@ class JobConnection(asyncio.Protocol):
         "_work",
         "door",
         "half_closed",
+        "id",
         "is_producer",
         "is_worker",
         "peer",
@@ -110,6 +111,7 @@ class JobConnection(asyncio.Protocol):
         self._closing = False
         self._failure = ""  # the word of the error that answers the request
         self.half_closed = False
+        self.id = 0
         self.is_producer = False
         self.is_worker = False
         self.session: Session | None = None
@@ -127,7 +129,8 @@ class JobConnection(asyncio.Protocol):
         self._flow = Backpressure(self._transport, self.peer, self._unauthenticated, self._loop)
         door.using[self.used] += 1
         door.watching[self.used] += 1
-        if not door.peers.admit(self, self._listener):
+        self.id = door.peers.admit(self, self._listener)
+        if not self.id:
             self.say(DRAINING if door.peers.draining else OUT_OF_MEMORY)
             self.close()
         elif (user := certified(transport) or self._user_here()) and door.users.has(user):

@@ -13,7 +13,7 @@ from tidewarden.server.access.protocol_mismatch import ProtocolMismatch
 from tidewarden.server.access.users import Users
 from tidewarden.server.answered_requests import AnsweredRequests
 from tidewarden.server.audit.audit_log import AuditLog
-from tidewarden.server.door_peers import Peers
+from tidewarden.server.door_peers import Directory, Peers
 from tidewarden.server.traffic.recorder import Recorder
 from tidewarden.user_limits import UserLimits
 
@@ -43,6 +43,7 @@ class DoorContext:
         audit: AuditLog | None = None,
         user: str = "",
         networks: tuple[Network, ...] = (),
+        consumers: Directory | None = None,
     ) -> None:
         self.jobs = jobs
         self.clock = clock
@@ -53,6 +54,8 @@ class DoorContext:
             connections_max,
             jobs.queues,
             "jobs of a connection that has gone are ready only when their time is over",
+            "beanstalkd",
+            consumers,
         )
         self.limits = limits
         self.job_bytes = job_bytes

@@ -65,6 +65,7 @@ class BeanstalkdServer:
             audit=services.audit,
             user=settings.user,
             networks=settings.networks,
+            consumers=services.consumers,
         )
         self._tls: TlsHandshakes | None = None
         self._listener = Listener(admission, self._meet, BACKLOG, lambda: users.open)

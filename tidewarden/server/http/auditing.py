@@ -53,6 +53,8 @@ class HttpAudit:
         rule = None if command is None else command.audited
         if rule is None or (method == "GET" and not rule.reads):
             return await handler(request)
+        if rule.word and rule.word not in route.arguments(request):
+            return await handler(request)
         words = await self._shown(request, route, rule)
         note = functools.partial(
             rule.note, self._audit, user, peer_of(request.transport), verb, words

@@ -49,6 +49,7 @@ from .routes import (
     audit,
     buried,
     cluster,
+    consumers,
     description,
     events,
     locks,
@@ -68,7 +69,7 @@ log = logging.getLogger("tidewarden.server")
 
 BODY_S = 30.0  # longest that a request's body may take to come in, however slowly
 INTERNAL_BYTES = 4096
-Inner = Callable[[bytes], bytes | None]
+Inner = Callable[[bytes], bytes | Awaitable[bytes | None] | None]
 LineOpener = Callable[[web.WebSocketResponse, Callable[[], None]], Awaitable[None]]
 LINE_BYTES_MAX = 65_536
 """Longest message of another node on a line, and of a stranger that has yet to prove itself."""
@@ -235,9 +236,11 @@ class HttpServer:
         add_routes(router, tasks.ROUTES, tasks.TaskRoutes(at, polls, check))
         add_routes(router, buried.ROUTES, buried.BuriedRoutes(at, check))
         add_routes(router, topics.ROUTES, topics.TopicRoutes(at, _rights))
-        add_routes(router, sessions.ROUTES, sessions.SessionRoutes(at))
+        known = services.consumers_of_cluster
+        add_routes(router, sessions.ROUTES, sessions.SessionRoutes(at, known, _rights))
+        add_routes(router, consumers.ROUTES, consumers.ConsumerRoutes(services, _rights))
         if services.locks is not None:
-            of_locks = locks.LockRoutes(services.locks, at, polls, _rights)
+            of_locks = locks.LockRoutes(services, services.locks, at, polls, _rights)
             add_routes(router, locks.ROUTES, of_locks)
 
     def reload(self, users: Collection[str] = ()) -> None:
@@ -370,6 +373,8 @@ class HttpServer:
         try:
             async with asyncio.timeout(BODY_S):
                 reply = self._internal[request.path](await request.read())
+                if isinstance(reply, Awaitable):
+                    reply = await reply
         except TimeoutError:
             return web.Response(status=408)
         return web.Response(status=403) if reply is None else web.Response(body=reply)

@@ -49,6 +49,8 @@ class ServerContext(Generic[Connected]):
             connections_max,
             services.queues,
             "a session's leases were not ended at once",
+            "resp",
+            services.consumers,
         )
         self.mismatches = ProtocolMismatch("RESP", clock)
         self.commands = commands

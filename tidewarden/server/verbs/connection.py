@@ -22,6 +22,7 @@ from tidewarden.server.access.required_rights import (
     Requirement,
     depends,
 )
+from tidewarden.server.audit.audited import subcommand
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.context import ServerContext
@@ -30,6 +31,7 @@ from tidewarden.server.resp.reply_slot import Pending
 from tidewarden.server.resp.transaction import Transaction
 
 from .command import ANY, Command
+from .consumer import kill
 from .options import shown, text
 
 MUTE_ALL = 1 << 60
@@ -141,6 +143,8 @@ def client(connection: Connection, request: Request) -> bytes | Pending:
     """Answer ``CLIENT`` and its subcommands."""
     word = request[1].upper()
     rest = request[2:]
+    if word == b"KILL" and rest:
+        return kill(connection, rest)
     handler = CLIENT.get((word, len(rest)))
     if handler is None:
         raise Error(
@@ -162,9 +166,13 @@ def _set_name(connection: Connection, rest: Request) -> bytes:
     return encoder.OK
 
 
+SAID = (b"LIB-NAME", b"LIB-VER", b"HOST", b"PID")
+"""What a client may say of itself: the first two as in Redis."""
+
+
 def _set_info(connection: Connection, rest: Request) -> bytes:
     key = rest[0].upper()
-    if key not in (b"LIB-NAME", b"LIB-VER"):
+    if key not in SAID:
         raise Error(f"Unrecognized option {shown(rest[0])}")
     connection.peer.agent[key.decode().lower()] = _client_name(rest[1])
     return encoder.OK
@@ -199,7 +207,8 @@ def _line(connection: Connection) -> str:
         f" age={int(now - connection.peer.since)} db=0 {OF_REDIS}"
         f" cmd={connection.last_command.lower() or 'NULL'} user={connection.peer.user or 'default'}"
         f" resp={connection.resp} lib-name={agent.get('lib-name', '')}"
-        f" lib-ver={agent.get('lib-ver', '')}\n"
+        f" lib-ver={agent.get('lib-ver', '')} host={agent.get('host', '')}"
+        f" pid={agent.get('pid', '')}\n"
     )
 
 
@@ -313,8 +322,12 @@ def _ok(result: object, resp: int) -> bytes:
     return encoder.OK
 
 
+OF_OTHERS = (b"LIST", b"KILL")
+"""Subcommands of CLIENT that are about others."""
+
+
 def _client_requires(request: Arguments) -> Iterable[Requirement]:
-    return [(ADMIN, None)] if len(request) > 1 and request[1].upper() == b"LIST" else ()
+    return [(ADMIN, None)] if len(request) > 1 and request[1].upper() in OF_OTHERS else ()
 
 
 COMMANDS = (
@@ -331,7 +344,8 @@ COMMANDS = (
         2,
         ANY,
         depends(ADMIN, _client_requires),
-        "SETNAME|GETNAME|SETINFO|ID|INFO|LIST|NO-EVICT|NO-TOUCH|REPLY …",
+        "SETNAME|GETNAME|SETINFO|ID|INFO|LIST|KILL|NO-EVICT|NO-TOUCH|REPLY …",
+        audited=subcommand(b"KILL"),
     ),
     Command("INFO", info, 1, ANY, LOGIN, "[section …]"),
     Command("TIME", time, 1, 1, LOGIN),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from tidewarden.config.rights import Rights
@@ -59,7 +60,15 @@ def release(connection: Connection, request: Request) -> Pending:
 
 def peek(connection: Connection, request: Request) -> Pending:
     """L.PEEK."""
-    return Pending(_locks(connection).peek(_name(request)), encoder.encode)
+    found = described_lock(connection.server.services, _name(request))
+    return Pending(found, encoder.encode)
+
+
+def described_lock(services: Services, name: str) -> Awaitable[dict[str, Any]]:
+    """Describe a lock; and who holds it, where this node knows the cluster's consumers."""
+    if services.consumers_of_cluster is None:
+        return served_locks(services).peek(name)
+    return services.consumers_of_cluster.lock(name)
 
 
 def listing(connection: Connection, request: Request) -> Pending:

@@ -34,6 +34,7 @@ from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending
 
 from .command import ANY, TOGETHER_LONG_MAX, Command
+from .consumer import some_text
 from .options import MAX_STALE, Option, Options, data, lowered, number, text
 from .queue import TASK_OPTIONS, integer, ok, queue_name
 
@@ -90,6 +91,13 @@ MOVE = Options(
 )
 LINK = Options(
     "Q.LINK", {"EXPIRE": Option("expire_ms", number), "CAPACITY": Option("capacity", number)}
+)
+RELEASE_ALL = Options(
+    "Q.RELEASEALL",
+    {
+        "HOLDER": Option("holder", some_text, rival="session"),
+        "SESSION": Option("session", some_text, rival="holder"),
+    },
 )
 DROP = Options("Q.DROP", {"FORCE": Option("force", None)})
 STATS = Options("Q.STATS", {"SHARDS": Option("by_shard", None), "MAXSTALE": MAX_STALE})
@@ -212,7 +220,8 @@ def drop_topic(connection: Connection, request: Request) -> Pending:
 
 def release_all(connection: Connection, request: Request) -> Pending:
     """Q.RELEASEALL."""
-    return Pending(connection.server.queues.bulk.release_all(queue_name(request[1])), integer)
+    queue, fields = queue_name(request[1]), RELEASE_ALL.parse(request, 2)
+    return Pending(connection.server.queues.bulk.release_all(queue, **fields), integer)
 
 
 def move(connection: Connection, request: Request) -> Pending:
@@ -453,7 +462,14 @@ COMMANDS = (
     Command("Q.DROP", drop, 2, 3, on(ADMIN, 1), "queue [FORCE]", group="queue", audited=whole()),
     Command("Q.DROPTOPIC", drop_topic, 2, 2, on(ADMIN, 1), "topic", group="queue", audited=whole()),
     Command(
-        "Q.RELEASEALL", release_all, 2, 2, on(ADMIN, 1), "queue", group="queue", audited=whole()
+        "Q.RELEASEALL",
+        release_all,
+        2,
+        4,
+        on(ADMIN, 1),
+        "queue [HOLDER node.boot | SESSION uuid]",
+        group="queue",
+        audited=whole(),
     ),
     Command(
         "Q.MOVE",

@@ -13,6 +13,7 @@ from tidewarden.server.resp.reply_slot import Pending
 from . import (
     cluster,
     connection,
+    consumer,
     lock,
     provider,
     queue,
@@ -73,6 +74,7 @@ COMMANDS: dict[bytes, Command[Connection]] = table(
         *schedule.COMMANDS,
         *lock.COMMANDS,
         *cluster.COMMANDS,
+        *consumer.COMMANDS,
         *traffic.COMMANDS,
     )
 )

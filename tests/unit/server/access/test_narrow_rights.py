@@ -45,6 +45,7 @@ Q.PAUSE NAME
 Q.RESUME NAME
 Q.PURGE NAME
 Q.RELEASEALL NAME
+Q.HOLDERS NAME
 Q.DROP NAME FORCE
 Q.DROPTOPIC NAME
 Q.MOVE NAME COUNT 1 TO mine
@@ -185,6 +186,7 @@ ROUTES_OF_NONE = {
     "GET /v1/traffic": 404,  # of a node that counts none
     "GET /v1/tap": 404,
     "POST /v1/check": 403,
+    "POST /v1/consumers/close": 403,
     **{
         f"POST /v1/cluster/{how}": 403
         for how in ("transfer", "join", "leave", "switchover", "recover", "confirm", "backups")

@@ -44,6 +44,8 @@ Q.PAUSE q                                       | admin:q
 Q.RESUME q                                      | admin:q
 Q.PURGE q                                       | admin:q
 Q.RELEASEALL q                                  | admin:q
+Q.RELEASEALL q HOLDER n0.1                      | admin:q
+Q.HOLDERS q                                     | admin:q
 Q.DROP q FORCE                                  | admin:q
 Q.DROPTOPIC topic                               | admin:topic
 Q.MOVE q COUNT 1 TO r                           | admin:q
@@ -102,7 +104,10 @@ R.DISCARDED                                     | admin
 R.TRAFFIC                                       | admin
 R.TAP MS 5                                      | admin
 R.AUDIT                                         | admin
+R.CONSUMERS                                     |
 CLIENT LIST                                     | admin
+CLIENT KILL USER ada                            | admin
+SESSION END x                                   |
 CLIENT ID                                       |
 PING                                            |
 INFO                                            |

@@ -77,6 +77,42 @@ CHOICES: tuple[tuple[str, dict[str, str], list[Any]], ...] = (
 )
 
 
+CONSUMERS: tuple[tuple[dict[str, Any], list[Any]], ...] = (
+    ({"session": "u-1"}, ["DELETE", "/v1/sessions/u-1", None]),
+    (
+        {"session": "", "client": 7},
+        ["POST", "/v1/consumers/close", {"client": 7, "node": "n0"}],
+    ),
+)
+
+
+@needs_node
+@pytest.mark.parametrize(("row", "sent"), CONSUMERS)
+def test_a_consumer_is_ended_by_its_session_or_its_number(
+    tmp_path: Path, row: dict[str, Any], sent: list[Any]
+) -> None:
+    whole = {"id": "x", "name": "w", "user": "bob", "node": "n0", "tasks": 0, "client": 0} | row
+    code = f"""
+        import {{ end }} from "./pages/consumers.js";
+        globalThis.chosen = {{}};
+        await end({json.dumps(whole)});
+        tell(sent.map((one) => one.slice(0, 3)));
+    """
+    assert run(tmp_path, code) == [sent]
+
+
+@needs_node
+def test_the_rate_of_a_consumer_is_what_its_counter_gained(tmp_path: Path) -> None:
+    code = """
+        import { ratesOf } from "./pages/consumers.js";
+        const rows = [{ id: "a", settled: 30 }, { id: "b", settled: 5 }, { id: "c", settled: 1 }];
+        const before = { at_ms: Date.now() - 2000, settled: new Map([["a", 10], ["b", 9]]) };
+        tell([[...ratesOf(rows, null)], [...ratesOf(rows, before)].map(([id, rate]) =>
+          [id, Math.round(rate)])]);
+    """
+    assert run(tmp_path, code) == [[], [["a", 10], ["b", 0]]]
+
+
 @needs_node
 @pytest.mark.thorough
 def test_what_is_chosen_is_what_is_sent(tmp_path: Path) -> None:

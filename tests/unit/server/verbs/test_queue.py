@@ -74,6 +74,8 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.PURGE mail", ("purge", "mail", "")),
         ("Q.PURGE mail STATE Buried", ("purge", "mail", "buried")),
         ("Q.RELEASEALL mail", ("release_all", "mail")),
+        ("Q.RELEASEALL mail HOLDER n0.1", ("release_all", "mail", "n0.1")),
+        ("Q.RELEASEALL mail session x", ("release_all", "mail", "x")),
         ("Q.LINK t q EXPIRE 5000", ("link", "t", "q", ("expire_ms", 5000))),
         (
             "Q.LINK t q capacity 9 expire 7",
@@ -142,7 +144,7 @@ async def test_a_badarg_says_which_and_what_is_allowed(request_: str, said: str)
     "request_",
     ["Q.PUT _x a", "Q.TAKE FROM a _x", "Q.ACK _x a 1", "Q.DELETE _x a FORCE", "Q.PEEK _x a", "Q.REASONS _x", "Q.STATS _x", "Q.CONFIG _x",
      "Q.PAUSE _x", "Q.KICK _x ID a", "Q.WAIT _x a 5",
-     "Q.PURGE _x", "Q.RELEASEALL _x", "Q.MOVE _x COUNT 1 TO a", "Q.MOVE a COUNT 1 TO _x",
+     "Q.PURGE _x", "Q.RELEASEALL _x", "Q.HOLDERS _x", "Q.MOVE _x COUNT 1 TO a", "Q.MOVE a COUNT 1 TO _x",
      "Q.DROP _x", "Q.DROPTOPIC _x", "Q.LINK _x a", "Q.LINK a _x", "Q.UNLINK _x a"],
 )  # fmt: skip
 async def test_the_systems_queues_are_denied(request_: str) -> None:

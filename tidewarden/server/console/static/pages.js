@@ -9,6 +9,7 @@
 import { h } from "./dom.js";
 import { accountPage } from "./pages/account.js";
 import { auditPage } from "./pages/audit.js";
+import { consumersPage } from "./pages/consumers.js";
 import { eventsPage } from "./pages/events.js";
 import { locksPage } from "./pages/locks.js";
 import { overviewPage } from "./pages/overview.js";
@@ -35,6 +36,8 @@ export function pageOf({ names, query }) {
       return tokensPage(query);
     case "schedules":
       return schedulesPage(query);
+    case "consumers":
+      return consumersPage(query);
     case "locks":
       return locksPage(query);
     case "events":

@@ -15,6 +15,7 @@ const TOKEN = ["token:read", "token:write", "token:admin"];
 const PAGES = [
   ["", "Overview", () => true],
   ["queues", "Queues", () => may(QUEUE)],
+  ["consumers", "Consumers", () => may(["take", "admin"])],
   ["tokens", "Tokens", () => may(TOKEN) || whoami().open],
   ["schedules", "Schedules", () => may("schedule")],
   ["locks", "Locks", () => may("lock")],

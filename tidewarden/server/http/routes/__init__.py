@@ -4,6 +4,7 @@ from . import (
     audit,
     buried,
     cluster,
+    consumers,
     description,
     events,
     locks,
@@ -34,5 +35,6 @@ TABLES = (
     topics.ROUTES,
     sessions.ROUTES,
     locks.ROUTES,
+    consumers.ROUTES,
 )
 """Every route there is."""

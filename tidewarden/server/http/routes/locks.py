@@ -21,6 +21,7 @@ from tidewarden.errors import (
 from tidewarden.queue import Queues
 from tidewarden.queue.locks import KEY_MAX, Locks
 from tidewarden.queue.task import LEASE_MAX_MS
+from tidewarden.server.consumers.questions import Unreachable
 from tidewarden.server.http.caller import SessionHeader, name_in_path, session_of
 from tidewarden.server.http.delivery import delivered
 from tidewarden.server.http.long_polls import LongPolls
@@ -28,7 +29,8 @@ from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.responses import respond
 from tidewarden.server.http.route import STORE, RightsOf, Route, whole
 from tidewarden.server.http.task_fields import Count, LeaseNumber, WaitMs
-from tidewarden.server.verbs.lock import seen_locks
+from tidewarden.server.services import Services
+from tidewarden.server.verbs.lock import described_lock, seen_locks
 
 from .tasks import Done
 
@@ -88,6 +90,16 @@ class SeenLock(msgspec.Struct, kw_only=True):
     lease_end_ms: int
     keyed: bool
     session: str | UnsetType = UNSET
+    user: str | UnsetType = UNSET
+    client: Annotated[str, Meta(description="Its connection's name.")] | UnsetType = UNSET
+    address: str | UnsetType = UNSET
+    host: str | UnsetType = UNSET
+    pid: str | UnsetType = UNSET
+    since_ms: int | UnsetType = UNSET
+    unreachable: (
+        Annotated[list[Unreachable], Meta(description="Nodes that may know, and are silent.")]
+        | UnsetType
+    ) = UNSET
 
 
 class LockPage(msgspec.Struct):
@@ -101,8 +113,14 @@ class LockRoutes:
     """Answers ``/v1/locks``. A ``/`` in a lock's name is ``%2F`` in the path."""
 
     def __init__(
-        self, locks: Locks, queues: Queues, long_polls: LongPolls, rights: RightsOf
+        self,
+        services: Services,
+        locks: Locks,
+        queues: Queues,
+        long_polls: LongPolls,
+        rights: RightsOf,
     ) -> None:
+        self._services = services
         self._locks = locks
         self._queues = queues
         self._long_polls = long_polls
@@ -119,7 +137,7 @@ class LockRoutes:
     async def get(self, request: web.Request) -> web.Response:
         """Say who holds a lock."""
         parameters_of(request, NoOptions)
-        return respond(_seen(await self._locks.peek(_name(request))))
+        return respond(_seen(await described_lock(self._services, _name(request))))
 
     async def acquire(self, request: web.Request) -> web.Response:
         """

@@ -111,6 +111,13 @@ class QueueDropped(msgspec.Struct):
     dropped: int
 
 
+class ReleaseAll(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Says whose leases end, of one holder (as ``n0.4``) or of one session; all without either."""
+
+    holder: Annotated[str, Meta(min_length=1, max_length=250)] | UnsetType = UNSET
+    session: Annotated[str, Meta(min_length=1, max_length=250)] | UnsetType = UNSET
+
+
 class Released(msgspec.Struct):
     """Says how many leases were ended."""
 
@@ -214,9 +221,16 @@ class QueueRoutes:
         return respond(QueueDropped(dropped))
 
     async def release_all(self, request: web.Request) -> web.Response:
-        """End every lease as a release, whoever holds it."""
-        queue, _ = queue_in_path(request), await body_of(request, NoOptions)
-        return respond(Released(await whole(self._queues.bulk.release_all(queue))))
+        """End every lease as a release, whoever holds it, or those of one holder or session."""
+        queue, asked = queue_in_path(request), await body_of(request, ReleaseAll)
+        whose = {
+            name: value
+            for name, value in msgspec.structs.asdict(asked).items()
+            if value is not UNSET
+        }
+        if len(whose) > 1:
+            raise BadArg("holder excludes session: give one of them.")
+        return respond(Released(await whole(self._queues.bulk.release_all(queue, **whose))))
 
     async def check(self, request: web.Request) -> web.Response:
         """Look whether the queue's records agree with each other, and mend them if asked to."""
@@ -326,7 +340,7 @@ ROUTES = (
         f"{QUEUE}/release-all",
         "Q.RELEASEALL",
         QueueRoutes.release_all,
-        body=NoOptions,
+        body=ReleaseAll,
         answer=Released,
         errors=(BadArg, *STORE),
     ),

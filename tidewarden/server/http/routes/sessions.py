@@ -8,14 +8,17 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from tidewarden.errors import BadArg, Draining, Full, NotFound, Stale, StoreDown
+from tidewarden.config.rights import Rights
+from tidewarden.errors import BadArg, Draining, Full, NotFound, Stale, StoreDown, Timeout
 from tidewarden.queue import Queues
 from tidewarden.queue.sessions.sessions import GRACE_MAX_MS, GRACE_MS
 from tidewarden.queue.sessions.unbound import GRACE_MIN_MS
+from tidewarden.server.access.required_rights import ADMIN
+from tidewarden.server.consumers.cluster_consumers import ClusterConsumers
 from tidewarden.server.http.caller import name_in_path, user_of
 from tidewarden.server.http.params import NoOptions, body_of, parameters_of
 from tidewarden.server.http.responses import respond
-from tidewarden.server.http.route import Route, whole
+from tidewarden.server.http.route import RightsOf, Route, whole
 
 from .tasks import Done
 
@@ -38,8 +41,12 @@ class MadeSession(msgspec.Struct):
 class SessionRoutes:
     """Answers ``/v1/sessions``."""
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(
+        self, queues: Queues, consumers: ClusterConsumers | None, rights: RightsOf
+    ) -> None:
         self._queues = queues
+        self._consumers = consumers
+        self._rights = rights
 
     async def make(self, request: web.Request) -> web.Response:
         """Make a session, which ends when no request names it for its grace."""
@@ -57,14 +64,30 @@ class SessionRoutes:
         return respond(MadeSession(uuid, grace_ms))
 
     async def end(self, request: web.Request) -> web.Response:
-        """End a session: what it holds is ready again."""
-        await whole(self._queues.unbound.end(user_of(request), _uuid(request)))
+        """End a session, of the caller's own or as its administrator: what it holds is ready."""
+        await whole(self._end(user_of(request), _uuid(request), self._rights(request)))
         return respond(Done())
+
+    async def _end(self, user: str, uuid: str, rights: Rights) -> None:
+        try:
+            await self._queues.unbound.end(user, uuid)
+        except NotFound:  # it is another's, if it is any
+            if self._consumers is None or not rights.allow_every(*ADMIN):
+                raise
+            ended = await self._consumers.end_session(uuid)
+            if ended.unreachable:
+                silent = "; ".join(f"{one.node}: {one.why}" for one in ended.unreachable)
+                raise Timeout(f"It has ended, and not all nodes know: {silent}") from None
 
 
 def _uuid(request: web.Request) -> str:
     parameters_of(request, NoOptions)
     return name_in_path(request, "session", "A session")
+
+
+def _end_of(request: web.Request) -> list[bytes]:
+    """Return the arguments as SESSION has them where it ends one."""
+    return [b"END", request.match_info["session"].encode("utf-8", "surrogateescape")]
 
 
 ERRORS = (BadArg, NotFound, Full, Stale, StoreDown)
@@ -79,6 +102,6 @@ ROUTES = (
     ),
     Route(
         "DELETE", "/v1/sessions/{session}", "SESSION", SessionRoutes.end, query=NoOptions,
-        answer=Done, errors=ERRORS,
+        answer=Done, errors=(*ERRORS, Timeout), arguments=_end_of,
     ),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 /** The list of locks: who holds which, until when; a release of one whose holder is stuck. */
 
-import { get, path, post, query as queryOf } from "../api.js";
+import { get, getIf, path, post, query as queryOf } from "../api.js";
 import { act, ask } from "../dialog.js";
 import { h } from "../dom.js";
 import { time } from "../format.js";
@@ -42,10 +42,14 @@ function list(locks, again) {
 }
 
 async function release({ name, fence }) {
+  const held = await getIf(path`/v1/locks/${name}`);
+  const who = held?.user
+    ? ` (${held.user}, ${held.client || held.address || "by HTTP"} at ${held.host || "–"})` : "";
   const answer = await ask({
     title: "Release the lock?",
-    text: ["Whoever holds ", h("code", {}, name), " is not told, and may go on with what it does:",
-      " only what checks fence numbers is safe from it. The next waiter gets the lock at once."],
+    text: ["Whoever holds ", h("code", {}, name), who, " is not told, and may go on with what it",
+      " does: only what checks fence numbers is safe from it. The next waiter gets the lock at",
+      " once."],
     verb: "Release",
     danger: true,
     typed: name,

@@ -1,10 +1,11 @@
 /** One task: its state, times, payload, and how it ended badly before. */
 
-import { get, path } from "../api.js";
+import { get, getIf, path, query as queryOf } from "../api.js";
 import { h } from "../dom.js";
 import { duration, number, time } from "../format.js";
 import { go, link } from "../router.js";
 import { facts, table } from "../table.js";
+import { silent } from "./consumers.js";
 import { payloadOf } from "./payload.js";
 import * as actions from "./queue_actions.js";
 
@@ -21,14 +22,21 @@ export function taskPage(queue, id) {
   return {
     title: id,
     every_ms: 5000,
-    load: (signal) => get(path`/v1/queues/${queue}/tasks/${id}`, signal),
-    view: (task, again) => [
+    async load(signal) {
+      const task = await get(path`/v1/queues/${queue}/tasks/${id}`, signal);
+      const held = task.state === "leased" && actions.mayAdmin(queue)
+        ? await getIf(path`/v1/queues/${queue}/holders` + queryOf({ id }), signal) : null;
+      return { task, held };
+    },
+    view: ({ task, held }, again) => [
       h("p", {}, "A task of ", h("a", { href: link(["queues", queue]) }, queue)),
       h("p", {}, h("span", { class: `tag ${task.state === "buried" ? "ill" : ""}` }, task.state),
         task.reason ? ` ${task.reason}` : ""),
       buttons(queue, task, again),
       h("div", { class: "cards" }, h("div", { class: "card" }, times(task)),
-        h("div", { class: "card" }, counts(task))),
+        h("div", { class: "card" }, counts(task)),
+        held ? h("div", { class: "card" }, holderOf(held)) : null),
+      held ? silent(held.unreachable) : null,
       h("section", {}, h("h2", {}, "Payload"), payloadOf(task.payload, task.payload_base64)),
       h("section", {}, h("h2", {}, "How it ended before"), historyOf(task.history ?? [])),
     ],
@@ -58,6 +66,20 @@ function times(task) {
     ["Buried", at(task.buried_ms)],
     ["Next", at(task.next_ms)],
     ["Expires", at(task.expires_ms)],
+  ]);
+}
+
+function holderOf({ holders: [one] }) {
+  if (!one) return null;
+  return facts([
+    ["Held by", one.user || "nobody that a node knows"],
+    ["Its name", one.name],
+    ["Runs at", one.host],
+    ["Process", one.pid],
+    ["Address", one.address],
+    ["Since", at(one.since_ms)],
+    ["Consumers", h("a", { href: link(["consumers"], { user: one.user }) },
+      "Those of this user")],
   ]);
 }
 

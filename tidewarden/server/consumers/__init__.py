@@ -1,0 +1,1 @@
+"""Shows who holds tasks and waits for them, over all nodes, and ends them."""

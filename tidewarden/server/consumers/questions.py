@@ -1,0 +1,207 @@
+"""What the processes and nodes of a cluster ask each other about consumers, and their answers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+PAGE_MAX = 500
+"""Consumers in one page."""
+PAGE_BYTES = 96_000
+"""Of the consumers that one process tells at a time: they fit into a packet between two."""
+ANSWER_BYTES = 500_000
+"""Of the consumers that a node tells another, which reads a mebibyte at most."""
+LISTED_MAX = 20
+"""Queues that are named of one consumer; the others count."""
+LEASES_MAX = 100
+"""Whose holders are asked for at a time: so many fit into what a node reads of another."""
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """What a consumer holds in one queue; locks are held in ``_locks``."""
+
+    queue: str
+    tasks: int
+    since_ms: Annotated[int, Meta(description="When it took the oldest; 0: that is not known.")]
+    lease_end_ms: Annotated[int, Meta(description="When the first of the leases ends.")]
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """A connection at some door, as its peer describes itself; empty: it did not say."""
+
+    node: str
+    door: str
+    """``resp``, ``beanstalkd``, or ``http``, whose connections hold nothing."""
+    client: Annotated[int, Meta(description="As CLIENT LIST of its node has it; 0: there is none.")]
+    user: str
+    address: str = ""
+    name: str = ""
+    library: str = ""
+    version: str = ""
+    host: str = ""
+    pid: str = ""
+
+
+class Consumer(Client, frozen=True, kw_only=True):
+    """
+    Somebody who takes: a session with all of its connections, or a connection without one.
+
+    What is said of a connection is said of the session's first.
+    """
+
+    id: Annotated[str, Meta(description="The session, or `node:client`.")]
+    session: Annotated[str, Meta(description="Empty: what it holds ends with its connection.")]
+    connections: int
+    connected_ms: int
+    tasks: Annotated[int, Meta(description="Which it holds, as far as its nodes know.")]
+    holds: list[Holding]
+    waits: Annotated[list[str], Meta(description="Queues in which a take waits.")]
+    settled: Annotated[int, Meta(description="Tasks that it has ended since it connected.")]
+
+
+class Holder(Client, frozen=True, kw_only=True):
+    """Who holds a lease: by its task's id and its number, or whoever is in the session."""
+
+    task: bytes = b""
+    lease: int = 0
+    session: str = ""
+    since_ms: int = 0
+
+
+class Unreachable(msgspec.Struct, frozen=True):
+    """A node, or a process of one, whose consumers are not in the answer."""
+
+    node: str
+    why: str
+
+
+class ListAsk(msgspec.Struct, frozen=True, array_like=True, tag="list"):
+    """Asks for consumers behind ``after``, in the order of their ids."""
+
+    count: int
+    after: str = ""
+    user: str = ""
+    queue: str = ""
+
+
+class KillAsk(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
+    """
+    Has connections closed, all that fit what is not empty.
+
+    ``asker``: who asks, as of :func:`asker_of`; ``spares``: whether that one is left.
+    """
+
+    asker: str
+    spares: bool = True
+    client: int = 0
+    user: str = ""
+    address: str = ""
+    name: str = ""
+    session: str = ""
+
+
+def asker_of(node: str, address: str) -> str:
+    """Name a connection of a node's RESP door: an address may be that of one at each node."""
+    return f"{node} {address}"
+
+
+class WhoAsk(msgspec.Struct, frozen=True, array_like=True, tag="who"):
+    """
+    Asks who holds leases of a queue under these numbers, and who is in these sessions.
+
+    Of a queue with several shards, more than one lease may have a number.
+    """
+
+    queue: str
+    leases: list[int]
+    sessions: list[bytes]
+
+
+class EndAsk(msgspec.Struct, frozen=True, array_like=True, tag="end"):
+    """
+    Tells that a session has been ended: its connections are closed, so that clients begin another.
+
+    ``asker``: who ended it, as of :func:`asker_of`, and is left.
+    """
+
+    session: str
+    asker: str = ""
+
+
+Ask = ListAsk | KillAsk | WhoAsk | EndAsk
+
+
+class ConsumersTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Answers any of the questions: a process, a node, or the cluster."""
+
+    consumers: tuple[Consumer, ...] = ()
+    more: bool = False
+    """Whether there are consumers behind the last of these."""
+    closed: int = 0
+    holders: tuple[Holder, ...] = ()
+    silent: tuple[Unreachable, ...] = ()
+
+
+def merged(answers: Sequence[ConsumersTold], count: int = PAGE_MAX) -> ConsumersTold:
+    """
+    Put answers to one question together.
+
+    Of consumers, ``count`` at most, and none behind the first of which another may not have told.
+    """
+    if len(answers) == 1 and len(answers[0].consumers) <= count:
+        return answers[0]
+    short = [one.consumers[-1].id for one in answers if one.more and one.consumers]
+    parts: dict[str, list[Consumer]] = {}
+    for consumer in sorted((c for one in answers for c in one.consumers), key=lambda c: c.id):
+        if not short or consumer.id <= min(short):
+            parts.setdefault(consumer.id, []).append(consumer)
+    rows: list[Consumer] = []
+    size = 0
+    for some in itertools.islice(parts.values(), count):
+        if size > ANSWER_BYTES:
+            break
+        rows.append(together(some))
+        size += len(msgspec.msgpack.encode(rows[-1]))
+    return ConsumersTold(
+        consumers=tuple(rows),
+        more=bool(short) or len(parts) > len(rows),
+        closed=sum(one.closed for one in answers),
+        holders=tuple(holder for one in answers for holder in one.holders),
+        silent=tuple(sorted((s for one in answers for s in one.silent), key=lambda s: s.node)),
+    )
+
+
+def together(parts: Sequence[Consumer]) -> Consumer:
+    """Make one of what several processes tell of a session."""
+    if len(parts) == 1:
+        return parts[0]
+    holds: dict[str, Holding] = {}
+    for hold in (hold for part in parts for hold in part.holds):
+        holds[hold.queue] = _both(holds[hold.queue], hold) if hold.queue in holds else hold
+    return msgspec.structs.replace(
+        parts[0],
+        connections=sum(part.connections for part in parts),
+        connected_ms=min(part.connected_ms for part in parts),
+        tasks=sum(part.tasks for part in parts),
+        holds=greatest(holds.values()),
+        waits=sorted({queue for part in parts for queue in part.waits})[:LISTED_MAX],
+        settled=sum(part.settled for part in parts),
+    )
+
+
+def greatest(holds: Iterable[Holding]) -> list[Holding]:
+    """Return the queues in which most is held."""
+    return sorted(holds, key=lambda hold: (-hold.tasks, hold.queue))[:LISTED_MAX]
+
+
+def _both(one: Holding, other: Holding) -> Holding:
+    return Holding(
+        one.queue,
+        one.tasks + other.tasks,
+        min(one.since_ms, other.since_ms) or max(one.since_ms, other.since_ms),
+        min(one.lease_end_ms, other.lease_end_ms),
+    )
