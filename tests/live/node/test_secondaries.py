@@ -109,6 +109,17 @@ def test_what_a_killed_process_held_is_anothers_and_nobody_else_suffers(n0: Node
         assert "of this node was killed by SIGKILL; starting it again" in "\n".join(n0.messages())
 
 
+def every_page(node: Node, listed: str, *words: Any) -> list[dict[str, Any]]:
+    """All that there is in the pages of a question, each of which every process answered."""
+    found, after = [], ""
+    while True:
+        page = mapped(node.say(*words, *(("AFTER", after) if after else ())))
+        assert page["unreachable"] == []
+        found += map(mapped, page[listed])
+        if not (after := page["after"]):
+            return found
+
+
 def test_their_consumers_are_seen_and_ended_at_any_node(made: Cluster, n0: Node) -> None:
     n1 = made.nodes["n1"]
     with everywhere(n0) as clients, n1.client() as other:
@@ -117,12 +128,11 @@ def test_their_consumers_are_seen_and_ended_at_any_node(made: Cluster, n0: Node)
             n0.say("Q.PUT", "who", "x", "ID", number, "LEASE", 600_000)
         taken = [client.execute_command("Q.TAKE", "FROM", "who")[0] for client in clients]
         for asked in (n1, n0):
-            page = mapped(asked.say("Q.HOLDERS", "who"))
-            held = {row["id"]: row["name"] for row in map(mapped, page["holders"])}
+            rows = every_page(asked, "holders", "Q.HOLDERS", "who")
+            held = {row["id"]: row["name"] for row in rows}
             assert held == {row[1]: f"w{number}" for number, row in enumerate(taken)}
-            page = mapped(asked.say("R.CONSUMERS", "QUEUE", "who"))
-            assert {mapped(row)["name"] for row in page["consumers"]} == set(held.values())
-            assert page["unreachable"] == []
+            rows = every_page(asked, "consumers", "R.CONSUMERS", "QUEUE", "who")
+            assert {row["name"] for row in rows} == set(held.values())
         numbers = [client.client_id() for client in clients]
         assert len(set(numbers)) == len(numbers), "each is one's alone in its node"
         for number, client in enumerate(clients):
