@@ -351,3 +351,25 @@ async def test_over_http(node: Any) -> None:
         assert (await door.call("POST", f"{Q}/release-all", both, **admin))[0] == 400
         only = {"session": left["session"]}
         assert await door.good("POST", f"{Q}/release-all", only, **admin) == {"released": 1}
+
+
+async def test_over_http_a_user_ends_its_own_session_with_its_connections(node: Any) -> None:
+    """It was answered as ended, and its connections went on in it."""
+    made = [await node("n0"), await node("n1", boot=2)]
+    async with (
+        consumer_nodes(made, USERS) as nodes,
+        http_door(
+            made[0].queues, users=USERS, rooms={"consumers_of_cluster": nodes[0].consumers}
+        ) as door,
+    ):
+        await put(nodes, "a")
+        worker = await entered(nodes[1].door, "bob")
+        uuid = text(await worker.call("SESSION"))
+        await taken(worker)
+        bob = {"headers": bearer("bob")}
+        assert await door.good("DELETE", f"/v1/sessions/{uuid}", **bob) == {"done": True}
+        assert await worker.rest() == b""
+        stats = await nodes[0].queues.admin.stats("q")
+        assert (stats["ready"], stats["leased"]) == (1, 0)
+        assert (await nodes[0].queues.admin.peek("q", "a"))["losses"] == 0
+        assert (await door.call("DELETE", f"/v1/sessions/{uuid}", **bob))[0] == 404
