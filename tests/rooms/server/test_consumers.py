@@ -373,3 +373,17 @@ async def test_over_http_a_user_ends_its_own_session_with_its_connections(node: 
         assert (stats["ready"], stats["leased"]) == (1, 0)
         assert (await nodes[0].queues.admin.peek("q", "a"))["losses"] == 0
         assert (await door.call("DELETE", f"/v1/sessions/{uuid}", **bob))[0] == 404
+
+
+async def test_of_many_shards_those_alone_are_told_who_are_asked_for(nodes: Any) -> None:
+    """Each shard has a lease of the same number: an answer with all of them was cut off."""
+    await nodes[0].queues.admin.configure("q", {"shards": 16})
+    await put(nodes, *(f"t{number}" for number in range(64)))
+    worker = await entered(nodes[0].door, "bob")
+    for _ in range(64):
+        await taken(worker)
+    leases, _ = await nodes[0].queues.admin.leases("q", 100)
+    numbers = [one["lease"] for one in leases]
+    assert len(set(numbers)) < len(numbers), "the test is about numbers that recur"
+    told = await nodes[1].consumers.who("q", leases[:1])
+    assert [one.task for one in told.holders] == [leases[0]["id"].encode()]

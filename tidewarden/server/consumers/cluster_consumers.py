@@ -32,6 +32,7 @@ from .questions import (
     Unreachable,
     WhoAsk,
     asker_of,
+    mark_of,
     merged,
 )
 
@@ -195,7 +196,7 @@ class ClusterConsumers:
         if not leases:
             return ConsumersTold()
         sessions = sorted({one["session"] for one in leases} - {""})
-        wanted = [one["lease"] for one in leases]
+        wanted = [(one["lease"], mark_of(_task_of(one))) for one in leases]
         nodes = {_node_of(one["holder"]) for one in leases if one["holder"]}
         if sessions:
             nodes |= {self.name, *self._addresses()}
@@ -302,9 +303,13 @@ def _node_of(holder: str) -> str:
     return holder.rpartition(".")[0].partition("/")[0]
 
 
+def _task_of(lease: Mapping[str, Any]) -> bytes:
+    return bytes(lease["id"].encode("utf-8", "surrogateescape"))
+
+
 def _who(told: ConsumersTold, lease: Mapping[str, Any]) -> Holder | None:
     """Choose who took a lease; else somebody who is in its session; None: nobody is known."""
-    task = lease["id"].encode("utf-8", "surrogateescape")
+    task = _task_of(lease)
     for one in told.holders:
         if one.task == task and one.lease == lease["lease"]:
             return one

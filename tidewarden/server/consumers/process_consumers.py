@@ -31,6 +31,7 @@ from .questions import (
     WhoAsk,
     asker_of,
     greatest,
+    mark_of,
 )
 
 RESP = "resp"
@@ -205,6 +206,7 @@ class ProcessConsumers:
     async def _holders(self, ask: WhoAsk) -> list[Holder]:
         """Find who holds leases, and who is in sessions: the first connection of each."""
         wanted, found = set(ask.leases), list[Holder]()
+        numbers = {number for number, _ in wanted}
         sessions = {str(UUID(bytes=uuid)) for uuid in ask.sessions}
         async for party in in_turns(await self._parties()):
             session = party.session
@@ -212,8 +214,10 @@ class ProcessConsumers:
             if party.id in sessions:
                 found.append(Holder(**client, session=party.id))
             async for (queue, task), (lease, _, taken) in in_turns(list(session.held.items())):
-                if lease in wanted and queue == ask.queue:
-                    named = task.encode("utf-8", "surrogateescape")
+                if lease not in numbers or queue != ask.queue:
+                    continue
+                named = task.encode("utf-8", "surrogateescape")
+                if (lease, mark_of(named)) in wanted:
                     since_ms = self._since_ms(taken)
                     found.append(Holder(**client, task=named, lease=lease, since_ms=since_ms))
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Annotated
+from zlib import crc32
 
 import msgspec
 from msgspec import Meta
@@ -111,14 +112,19 @@ def asker_of(node: str, address: str) -> str:
 
 class WhoAsk(msgspec.Struct, frozen=True, array_like=True, tag="who"):
     """
-    Asks who holds leases of a queue under these numbers, and who is in these sessions.
+    Asks who holds leases of a queue, and who is in these sessions.
 
-    Of a queue with several shards, more than one lease may have a number.
+    ``leases``: each a number, which one of every shard may have, and :func:`mark_of` its task.
     """
 
     queue: str
-    leases: list[int]
+    leases: list[tuple[int, int]]
     sessions: list[bytes]
+
+
+def mark_of(task: bytes) -> int:
+    """Return four bytes of a task's id: they tell it from those of other shards, nearly always."""
+    return crc32(task)
 
 
 class EndAsk(msgspec.Struct, frozen=True, array_like=True, tag="end"):
