@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import hiredis
@@ -12,6 +13,7 @@ from support.doors.http_store import bearer, http_door
 
 from tidewarden.config.load import User, hash_generated
 from tidewarden.queue import TaskSpec
+from tidewarden.server.consumers import process_consumers, questions
 
 Q = "/v1/queues/q"
 SECRET = hash_generated(doubles.SECRET)
@@ -387,3 +389,49 @@ async def test_of_many_shards_those_alone_are_told_who_are_asked_for(nodes: Any)
     assert len(set(numbers)) < len(numbers), "the test is about numbers that recur"
     told = await nodes[1].consumers.who("q", leases[:1])
     assert [one.task for one in told.holders] == [leases[0]["id"].encode()]
+
+
+async def test_a_user_learns_nothing_of_others_by_where_a_page_goes_on(nodes: Any) -> None:
+    """The cursor was another user's session, for whoever asked for a queue or a user by name."""
+    await put(nodes, "a", "b", queue="secret")
+    for _ in range(2):
+        worker = await entered(nodes[0].door, "admin")
+        await worker.call("SESSION")
+        await taken(worker, "secret")
+    ann, eve = await entered(nodes[1].door, "ann"), await entered(nodes[1].door, "eve")
+    nothing = {"consumers": [], "after": "", "unreachable": []}
+    for line, asked in (
+        (ann, ()), (ann, ("QUEUE", "secret")), (ann, ("USER", "admin")), (eve, ("QUEUE", "secret")),
+    ):  # fmt: skip
+        assert text(await line.call("R.CONSUMERS", "COUNT", 1, *asked)) == nothing, asked
+
+
+async def test_a_queue_that_is_asked_for_is_among_those_of_a_consumer(
+    nodes: Any, monkeypatch: Any
+) -> None:
+    """Of a consumer in many queues some are named: it was not found by another one of its."""
+    monkeypatch.setattr(questions, "LISTED_MAX", 2)
+    worker = await entered(nodes[0].door, "admin")
+    for queue in "a", "b", "z":
+        await put(nodes, "1", queue=queue)
+        await taken(worker, queue)
+    asker = await entered(nodes[1].door, "admin")
+    (row,) = text(await asker.call("R.CONSUMERS", "QUEUE", "z"))["consumers"]
+    assert ([hold["queue"] for hold in row["holds"]], row["tasks"]) == (["a", "z"], 3)
+    worker.send(("Q.TAKE", "WAIT", "60000", "FROM", "w1", "w2", "w3"))
+    while not (found := text(await asker.call("R.CONSUMERS", "QUEUE", "w3"))["consumers"]):
+        pass
+    assert found[0]["waits"] == ["w1", "w3"]
+
+
+async def test_questions_that_read_all_consumers_are_few_at_a_time(
+    nodes: Any, monkeypatch: Any
+) -> None:
+    """Any user may ask them, and each held a list of all: thousands took the node's memory."""
+    monkeypatch.setattr(process_consumers, "ASKED_MAX", 2)
+    own = nodes[0].consumers.own
+    asks = [own.answer(questions.ListAsk(10)) for _ in range(5)]
+    told = await asyncio.gather(*asks, own.answer(questions.KillAsk("", name="nobody")))
+    assert [len(one.silent) for one in told] == [0, 0, 1, 1, 1, 0]
+    assert told[2].silent[0].why == "2 such questions are under way"
+    assert (await own.answer(questions.ListAsk(10))).silent == ()

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from tidewarden.clock import in_turns
 from tidewarden.config.rights import Rights
 from tidewarden.errors import NotFound
 from tidewarden.peer_line import Mac, PeerAway, PeerLine, mac_for
@@ -154,9 +155,16 @@ class ClusterConsumers:
         Raises: NotFound: there is no such node; BadArg.
         """
         check_range(count, "count", 1, PAGE_MAX)
-        told = await self._ask(ListAsk(count, after, of_user, queue), self._named(node), count)
+        named = self._named(node)
+        if not rights.allow_every("admin") and not (
+            rights.allow("admin", queue) if queue else rights.allow_some("admin")
+        ):  # it sees its own alone: where a page goes on would tell of others'
+            if of_user not in ("", user):
+                return ConsumerPage([], "", [])
+            of_user = user
+        told = await self._ask(ListAsk(count, after, of_user, queue), named)
         cursor = told.consumers[-1].id if told.more and told.consumers else ""
-        seen = (seen_by(user, rights, one) for one in told.consumers)
+        seen = [seen_by(user, rights, one) async for one in in_turns(told.consumers, 4)]
         return ConsumerPage([one for one in seen if one is not None], cursor, list(told.silent))
 
     async def holders(
@@ -241,13 +249,15 @@ class ClusterConsumers:
             raise NotFound(f"There is no node {node[:40]!r}; there are {names}, or all.")
         return {node}
 
-    async def _ask(self, ask: Ask, nodes: Collection[str], count: int = PAGE_MAX) -> ConsumersTold:
+    async def _ask(self, ask: Ask, nodes: Collection[str]) -> ConsumersTold:
         addresses = self._addresses()
         names = sorted(nodes)
-        return merged(
-            await asyncio.gather(*(self._of(name, addresses.get(name, ""), ask) for name in names)),
-            count,
+        told = await asyncio.gather(
+            *(self._of(name, addresses.get(name, ""), ask) for name in names)
         )
+        if isinstance(ask, ListAsk):
+            return merged(told, ask.count, ask.queue)
+        return merged(told)
 
     async def _of(self, name: str, address: str, ask: Ask) -> ConsumersTold:
         """Ask one node; the answer names it where it does not answer."""

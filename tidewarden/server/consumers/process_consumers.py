@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,6 @@ from tidewarden.server.access.users import DEFAULT_NAME
 from tidewarden.server.door_peers import Peers
 
 from .questions import (
-    LISTED_MAX,
     PAGE_BYTES,
     Ask,
     Consumer,
@@ -28,14 +28,20 @@ from .questions import (
     Holding,
     KillAsk,
     ListAsk,
+    Unreachable,
     WhoAsk,
     asker_of,
     greatest,
+    listed,
     mark_of,
 )
 
 RESP = "resp"
 """The door at which consumers are ended, by a connection that may be one of those."""
+
+
+ASKED_MAX = 32
+"""Questions that read all consumers and wait for their turn: each takes time and memory."""
 
 
 class Connected(Protocol):
@@ -76,20 +82,38 @@ class ProcessConsumers:
         self._clock = clock
         self.numbers: Iterator[int] = itertools.count(processes + process, processes)
         self.doors: list[Peers[Any]] = []
+        self._asked = 0
+        self._reading = asyncio.Lock()
 
     async def answer(self, ask: Ask) -> ConsumersTold:
-        """Answer a question; others have their turn meanwhile."""
+        """
+        Answer a question; others have their turn meanwhile.
+
+        Those that read all consumers are answered one after the other, and refused, by an answer
+        that names the node as silent, where :data:`ASKED_MAX` wait: any user may ask them.
+        """
         match ask:
-            case ListAsk():
-                return await self._listed(ask)
+            case ListAsk() | WhoAsk():
+                if self._asked >= ASKED_MAX:
+                    why = f"{ASKED_MAX} such questions are under way"
+                    return ConsumersTold(silent=(Unreachable(self._node, why),))
+                self._asked += 1
+                try:
+                    async with self._reading:
+                        return await self._read(ask)
+                finally:
+                    self._asked -= 1
             case KillAsk():
                 return ConsumersTold(closed=await self._kill(ask))
-            case WhoAsk():
-                return ConsumersTold(holders=tuple(await self._holders(ask)))
             case EndAsk():
                 await self._queues.sessions.stopped(ask.session)
                 await self._kill(KillAsk(ask.asker, session=ask.session))
                 return ConsumersTold()
+
+    async def _read(self, ask: ListAsk | WhoAsk) -> ConsumersTold:
+        if isinstance(ask, ListAsk):
+            return await self._listed(ask)
+        return ConsumersTold(holders=tuple(await self._holders(ask)))
 
     def _links(self) -> Iterator[tuple[str, Connected]]:
         """List all connections with the names of their doors, each once: at its own process."""
@@ -123,7 +147,7 @@ class ProcessConsumers:
                 continue
             if ask.user and party.session.user != ask.user:
                 continue
-            consumer = await self._consumer(party)
+            consumer = await self._consumer(party, ask.queue)
             if ask.queue and not _is_in(consumer, ask.queue):
                 continue
             if len(told) == ask.count or (told and size > PAGE_BYTES):
@@ -132,10 +156,11 @@ class ProcessConsumers:
             size += len(msgspec.msgpack.encode(consumer))
         return ConsumersTold(consumers=tuple(told))
 
-    async def _consumer(self, party: _Party) -> Consumer:
+    async def _consumer(self, party: _Party, queue: str) -> Consumer:
+        """Describe a consumer, with what it has in ``queue`` before all else."""
         session = party.session
         waits = {queue for _, one in party.links for queue in _waits(one.session)}
-        tasks, holds = await self._held(session)
+        tasks, holds = await self._held(session, queue)
         since_s = [one.peer.since for _, one in party.links]
         return Consumer(
             **self._client(session, *(party.links[0] if party.links else ("http", None))),
@@ -145,7 +170,7 @@ class ProcessConsumers:
             connected_ms=self._unix_ms(min(since_s)) if since_s else 0,
             tasks=tasks,
             holds=holds,
-            waits=sorted(waits)[:LISTED_MAX],
+            waits=listed(waits, queue),
             settled=sum(one.session.settled for _, one in party.links if one.session is not None)
             if party.links
             else session.settled,
@@ -168,7 +193,7 @@ class ProcessConsumers:
             }
         return client
 
-    async def _held(self, session: Session) -> tuple[int, list[Holding]]:
+    async def _held(self, session: Session, asked: str) -> tuple[int, list[Holding]]:
         """Return how much a session holds, and in which queues; what has run out is over."""
         found: dict[str, Holding] = {}
         clock = self._queues.catalog.lease_clock
@@ -184,7 +209,7 @@ class ProcessConsumers:
                 since_ms = min(one.since_ms, since_ms) or max(one.since_ms, since_ms)
                 end_ms = min(one.lease_end_ms, end_ms)
                 found[queue] = Holding(queue, one.tasks + 1, since_ms, end_ms)
-        return total, greatest(found.values())
+        return total, greatest(found.values(), asked)
 
     async def _kill(self, ask: KillAsk) -> int:
         """Close connections: what they held is released, or has its session's grace."""
