@@ -92,6 +92,8 @@ async def test_leases_and_locks_say_who_has_them(nodes: Any) -> None:
     rest = text(await admin.call("Q.HOLDERS", "q", "COUNT", 1, "AFTER", first["after"]))
     assert sorted(one["id"] for page in (first, rest) for one in page["holders"]) == ["a", "b"]
     fence = await worker.call("L.ACQUIRE", "l", 60_000)
+    unnamed = text(await worker.call("L.PEEK", "l"))
+    assert unnamed.keys() == {"name", "fence", "node", "lease_end_ms", "keyed"}
     held = text(await admin.call("L.PEEK", "l"))
     assert (
         held.items() >= {"fence": fence, "node": "n1", "user": "bob", "client": "worker-7"}.items()
@@ -317,8 +319,9 @@ async def test_over_http(node: Any) -> None:
         await door.good("POST", f"{Q}/take", {}, **in_session)
         await door.good("POST", f"{Q}/take", {"lease_ms": 60_000}, **bob)
         fence = await worker.call("L.ACQUIRE", "l", 60_000)
-        lock = await door.good("GET", "/v1/locks/l", **bob)
+        lock = await door.good("GET", "/v1/locks/l", **admin)
         assert lock.items() >= {"fence": fence, "user": "bob", "client": "w"}.items()
+        assert "user" not in await door.good("GET", "/v1/locks/l", **bob)
         page = await door.good("GET", f"{Q}/holders", **admin)
         assert [one["node"] for one in page["unreachable"]] == ["n2"]
         assert {one["id"] for one in page["holders"]} == {"a", "b", "c"}
@@ -428,6 +431,13 @@ async def test_questions_that_read_all_consumers_are_few_at_a_time(
     nodes: Any, monkeypatch: Any
 ) -> None:
     """Any user may ask them, and each held a list of all: thousands took the node's memory."""
+
+    async def slowly(items: Any, _look_every: int = 1) -> Any:
+        await asyncio.sleep(0)
+        for item in items:
+            yield item
+
+    monkeypatch.setattr(process_consumers, "in_turns", slowly)
     monkeypatch.setattr(process_consumers, "ASKED_MAX", 2)
     own = nodes[0].consumers.own
     asks = [own.answer(questions.ListAsk(10)) for _ in range(5)]

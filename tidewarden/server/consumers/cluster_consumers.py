@@ -192,7 +192,8 @@ class ClusterConsumers:
         leases, _ = await self._queues.admin.leases(LOCKS_QUEUE, 1, "", name)
         told = await self.who(LOCKS_QUEUE, leases)
         for one in leases:
-            if (who := _who(told, one)) is not None:
+            same = one["lease_end_ms"] == found["lease_end_ms"]  # else others may have it by now
+            if same and (who := _who(told, one)) is not None:
                 named = ("node", "user", "address", "host", "pid", "since_ms")
                 found |= {field: getattr(who, field) for field in named} | {"client": who.name}
         if told.silent:
