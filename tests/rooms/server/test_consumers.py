@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import hiredis
+import msgspec
 import pytest
 from support.doors import doubles
 from support.doors.consumer_nodes import consumer_nodes
@@ -13,7 +14,7 @@ from support.doors.http_store import bearer, http_door
 
 from tidewarden.config.load import User, hash_generated
 from tidewarden.queue import TaskSpec
-from tidewarden.server.consumers import process_consumers, questions
+from tidewarden.server.consumers import cluster_consumers, process_consumers, questions
 
 Q = "/v1/queues/q"
 SECRET = hash_generated(doubles.SECRET)
@@ -445,3 +446,33 @@ async def test_questions_that_read_all_consumers_are_few_at_a_time(
     assert [len(one.silent) for one in told] == [0, 0, 1, 1, 1, 0]
     assert told[2].silent[0].why == "2 such questions are under way"
     assert (await own.answer(questions.ListAsk(10))).silent == ()
+
+
+async def test_what_another_node_asked_ends_nobody_when_it_is_sent_again(
+    nodes: Any, monkeypatch: Any
+) -> None:
+    mac, asked = cluster_consumers.mac_of("x"), questions.KillAsk("", user="bob")
+
+    def question(word: bytes) -> bytes:
+        body = msgspec.msgpack.encode(cluster_consumers.Question(b"0" * 16, "n1", word, asked))
+        return mac.of(body) + body
+
+    async def answered(raw: bytes) -> Any:
+        reply = await nodes[1].consumers.answer_peer(raw)
+        opened = mac.open(reply, b"reply", raw[32:])
+        return msgspec.msgpack.decode(opened, type=cluster_consumers.Answer)
+
+    monkeypatch.setattr(cluster_consumers, "WORDS_MAX", 3)
+    first = await entered(nodes[1].door, "bob")
+    told = await answered(question(b""))
+    assert told.told is None
+    right = question(told.word)
+    assert (await answered(right)).told.closed == 1
+    assert await first.rest() == b""
+    second = await entered(nodes[1].door, "bob")
+    for copy in (right, question(b""), question(b"x" * 16), right):
+        assert (await answered(copy)).told is None
+    assert await second.call("PING") == b"PONG"
+    words = [(await answered(question(b""))).word for _ in range(4)]
+    assert (await answered(question(words[0]))).told is None, "of unused words few are kept"
+    assert (await answered(question(words[3]))).told.closed == 1

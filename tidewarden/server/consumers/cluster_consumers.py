@@ -41,12 +41,33 @@ PATH = "/internal/consumers"
 EVERY = "all"
 
 
+WORDS_MAX = 1_000
+"""Words that were given and not used: one for each act that is asked for at a time."""
+
+
 class Question(msgspec.Struct, frozen=True, array_like=True):
-    """Asks a node; it is for nobody else, who might be at its address now."""
+    """
+    Asks a node; it is for nobody else, who might be at its address now.
+
+    ``word``: of the node's last answer, where the question is to act.
+    """
 
     nonce: bytes
     node: str
+    word: bytes
     ask: Ask
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """
+    Answers a node's question.
+
+    Without ``told`` nothing was done: it may be the copy of an earlier one, and is to be asked with
+    this ``word``, which is good once.
+    """
+
+    word: bytes
+    told: ConsumersTold | None
 
 
 class ConsumerPage(msgspec.Struct, frozen=True):
@@ -137,6 +158,7 @@ class ClusterConsumers:
         self._mac = mac
         self._addresses = addresses
         self._line = PeerLine(PATH, mac, tls=tls)
+        self._words: dict[bytes, bool] = {}
 
     async def page(
         self,
@@ -264,12 +286,17 @@ class ClusterConsumers:
         """Ask one node; the answer names it where it does not answer."""
         if name == self.name:
             return await self.own.answer(ask)
-        question = Question(secrets.token_bytes(16), name, ask)
+        why, word = "it takes no question for a new one", b""
         try:
             if not address:
                 raise PeerAway("no address of it is known")
-            raw = await self._line.ask(name, address, msgspec.msgpack.encode(question))
-            return msgspec.msgpack.decode(raw, type=ConsumersTold)
+            for _ in range(2):
+                question = Question(secrets.token_bytes(16), name, word, ask)
+                raw = await self._line.ask(name, address, msgspec.msgpack.encode(question))
+                answer = msgspec.msgpack.decode(raw, type=Answer)
+                if answer.told is not None:
+                    return answer.told
+                word = answer.word
         except PeerAway as error:
             why = str(error)
         except msgspec.DecodeError:
@@ -287,8 +314,19 @@ class ClusterConsumers:
             return None
         if question.node != self.name:
             return None
-        told = await self.own.answer(question.ask)
-        return self._mac.reply_to(raw, msgspec.msgpack.encode(told))
+        acts = isinstance(question.ask, KillAsk | EndAsk)
+        if acts and not self._words.pop(question.word, False):
+            answer = Answer(self._new_word(), None)
+        else:
+            answer = Answer(b"", await self.own.answer(question.ask))
+        return self._mac.reply_to(raw, msgspec.msgpack.encode(answer))
+
+    def _new_word(self) -> bytes:
+        if len(self._words) >= WORDS_MAX:
+            del self._words[next(iter(self._words))]
+        word = secrets.token_bytes(16)
+        self._words[word] = True
+        return word
 
     async def close(self) -> None:
         """Close every connection to other nodes."""
