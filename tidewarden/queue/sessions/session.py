@@ -53,7 +53,17 @@ class Shared:
     leases those that have ended are looked for.
     """
 
-    __slots__ = ("connections", "forget_at", "held", "holder", "lost", "number", "places", "user", "uuid")
+    __slots__ = (
+        "connections",
+        "forget_at",
+        "held",
+        "holder",
+        "lost",
+        "number",
+        "places",
+        "user",
+        "uuid",
+    )
 
     def __init__(self, uuid: str, user: str) -> None:
         self.uuid = uuid
