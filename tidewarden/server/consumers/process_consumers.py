@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
@@ -13,7 +13,7 @@ import msgspec
 
 from tidewarden.clock import Clock, in_turns
 from tidewarden.queue import Queues
-from tidewarden.queue.sessions.session import Session
+from tidewarden.queue.sessions.session import Held, Session
 from tidewarden.server.access.peer import Peer
 from tidewarden.server.access.users import DEFAULT_NAME
 from tidewarden.server.door_peers import Peers
@@ -198,7 +198,7 @@ class ProcessConsumers:
         found: dict[str, Holding] = {}
         clock = self._queues.catalog.lease_clock
         now_ms, total = clock.known_ms() + clock.lag_ms, 0
-        async for (queue, _), (_, end_ms, taken) in in_turns(list(session.held.items())):
+        async for (queue, _), (_, end_ms, taken) in _held_by(session):
             if end_ms <= now_ms:
                 continue
             total += 1
@@ -238,7 +238,7 @@ class ProcessConsumers:
             client = self._client(session, *(party.links[0] if party.links else ("http", None)))
             if party.id in sessions:
                 found.append(Holder(**client, session=party.id))
-            async for (queue, task), (lease, _, taken) in in_turns(list(session.held.items())):
+            async for (queue, task), (lease, _, taken) in _held_by(session):
                 if lease not in numbers or queue != ask.queue:
                     continue
                 named = task.encode("utf-8", "surrogateescape")
@@ -253,6 +253,14 @@ class ProcessConsumers:
     def _unix_ms(self, moment_s: float) -> int:
         """Return when a moment of the monotonic clock was, as unix time."""
         return self._clock.unix_ms() - round((self._clock.monotonic() - moment_s) * 1000)
+
+
+async def _held_by(session: Session) -> AsyncIterator[tuple[tuple[str, str], Held]]:
+    """Go through what a session holds, in turns; a list of the pairs itself would take long."""
+    held = session.held
+    async for place in in_turns(list(held)):
+        if (entry := held.get(place)) is not None:
+            yield place, entry
 
 
 def _waits(session: Session | None) -> set[str]:
