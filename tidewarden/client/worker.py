@@ -49,6 +49,8 @@ RELEASE_S = 5.0  # how long giving back may take at the end
 BACKOFF_MS, BACKOFF_MS_MAX = 1_000, 300_000
 ATTEMPTS = 25  # with the pauses of BACKOFF_MS about an hour and a half
 TROUBLE_FIRST_S, TROUBLE_LAST_S = 0.5, 10.0
+OF_SESSION = "the session "
+"""What a refusal begins with where the session was ended: the next connection makes another."""
 HOPELESS = (NoAuth, WrongPass, Denied, BadArg)  # no pause makes these better
 
 
@@ -298,10 +300,10 @@ class Worker:
                 )
             except HOPELESS:
                 raise
-            except NotFound as error:
-                choice.refused(queues, error, client.clock.monotonic())
-                continue
             except Error as error:
+                if isinstance(error, NotFound) and not str(error).startswith(OF_SESSION):
+                    choice.refused(queues, error, client.clock.monotonic())
+                    continue
                 log.warning("no tasks can be had: %s %s; trying again", error.code, error)
                 await sleep(client.clock, pause_s)
                 pause_s = min(pause_s * 2, TROUBLE_LAST_S)

@@ -258,7 +258,7 @@ class Consumer:
         if not session.closed:
             session.held.update(dropped)
         elif session.joining is None:
-            self._sessions.end_soon(dropped)
+            self._sessions.end_soon(dropped, session.how)
 
     async def _end(
         self,

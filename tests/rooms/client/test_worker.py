@@ -17,7 +17,8 @@ from support.inspect import told_of
 from tidewarden.client import AsyncClient, AsyncTask, Task, Worker
 from tidewarden.client import worker as module
 from tidewarden.client.settling import Settling
-from tidewarden.errors import BadArg
+from tidewarden.errors import BadArg, NotFound
+from tidewarden.queue.sessions.session import Shared, gone
 
 
 async def serve(worker: Worker, here: Site) -> int:
@@ -159,6 +160,32 @@ async def test_a_queue_that_is_dropped_keeps_it_from_no_other(
         "nothing is taken from second: NOTFOUND the queue second was dropped; Q.CONFIG second SET"
         " with any setting makes it again; it is tried again every 0.2 s"
     ]
+
+
+async def test_a_session_that_was_ended_is_no_dropped_queue(
+    here: Site, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    """SESSION END kept a worker from its queue until that was tried again."""
+    monkeypatch.setattr(module, "AGAIN_S", 600.0)
+    worker = Worker()
+    done: list[str] = []
+    refusals = [NotFound(str(gone(Shared("00" * 16, "default"))))]
+    take_words = AsyncClient.take_words
+
+    async def refused_once(self: AsyncClient, *args: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await take_words(self, *args, **options)
+
+    @worker.task("jobs")
+    async def job(task: AsyncTask) -> None:
+        done.append(task.id)
+
+    monkeypatch.setattr(AsyncClient, "take_words", refused_once)
+    await client.queue("jobs").put("x", id="a")
+    async with running(worker, here):
+        await eventually(lambda: done == ["a"])
+    assert not refusals
 
 
 async def test_where_all_queues_are_dropped_it_waits_for_one(

@@ -11,7 +11,7 @@ from support.inspect import link_of
 
 from tidewarden.errors import BadArg, Error, Full, NotFound, Stale
 from tidewarden.queue import TaskSpec
-from tidewarden.queue.ends import dropped_queues
+from tidewarden.queue.ends import dropped_queues, queue_expiry
 from tidewarden.queue.partitioning import shard_of
 from tidewarden.queue.settings import Dropped
 from tidewarden.queue.shards.shard_settings import close
@@ -351,6 +351,30 @@ async def test_a_queue_that_ended_is_made_again_as_it_is_linked(node: Any) -> No
     assert await deaf.topics.link("news", "q") == 1
     assert (await queues.admin.settings("q"))["expire_ms"] == 0
     assert (await queues.admin.stats("q"))["total"] == 0
+
+
+async def test_queues_that_may_not_be_dropped_hold_up_no_look(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader tried all of them in each look, and ended nothing of dead nodes meanwhile."""
+    monkeypatch.setattr(queue_expiry, "REFUSED_MAX", 2)
+    queues = (await node()).queues
+    for name in "abcde":
+        await queues.admin.configure(name, {"expire_ms": 60_000})
+    await queues.expiry.look(lambda: None)
+    used_ms = int((await queues.catalog.time())[0]) * 1000 - 70_000
+    for name in "abcde":
+        await link_of(queues).call("HSET", f"{{tw:{name}:0}}:shard", "used", used_ms)
+    tried: list[str] = []
+
+    async def refused(_: Any, queue: str, **_how: bool) -> int:
+        tried.append(queue)
+        raise Full("many were dropped")
+
+    monkeypatch.setattr(dropped_queues.DroppedQueues, "drop", refused)
+    for _ in range(3):
+        await queues.expiry.look(lambda: None)
+    assert tried == ["a", "b", "c", "d", "e", "a"]
 
 
 async def expire(queues: Any) -> None:

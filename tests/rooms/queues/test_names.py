@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from support.doors import doubles
 from support.doors.http_store import bearer, http_door
 from support.inspect import link_of
 
 from tidewarden.errors import Full, NotFound
+from tidewarden.queue.settings import QueueSettings
 from tidewarden.queue.task import TaskSpec
 from tidewarden.user_limits import ACTING
 
@@ -152,6 +154,21 @@ async def test_shards_count_as_names_do(node: Any, acting: Any) -> None:
     found = dict(zip(makers[::2], makers[1::2], strict=True))
     assert (found[b"queues eve"], found[b"queues bob"]) == (b"48", b"31")
     assert found[b"more queues"] == str(3 * 15 + 9 + 15 + 3).encode()
+
+
+async def test_what_an_older_node_dropped_counts_once(node: Any, acting: Any) -> None:
+    """It knows nothing of places: those of a queue stayed, and were added to again."""
+    n0 = await node(flags={"limits.queues_max": "100"})
+    call, catalog = link_of(n0.queues).call, n0.queues.catalog
+    settings = msgspec.json.encode(QueueSettings(shards=64))
+    for _ in range(3):
+        made = await catalog.run_on_names("queue.create_queue", "q", settings, 100, "eve", 500, "")
+        assert made[0] == b"new"
+        await call("HDEL", "{tw}:queues", "q")
+    makers = await call("HGETALL", "{tw}:makers")
+    assert dict(zip(makers[::2], makers[1::2], strict=True)) == {
+        b"queues eve": b"4", b"queue q": b"eve", b"more queue q": b"3", b"more queues": b"3",
+    }  # fmt: skip
 
 
 async def test_links_count_as_topics_do(node: Any, acting: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import hiredis
+import msgspec
 import pytest
 from support.doors import doubles
 from support.doors.consumer_nodes import consumer_nodes
@@ -12,6 +14,7 @@ from support.doors.http_store import bearer, http_door
 
 from tidewarden.config.load import User, hash_generated
 from tidewarden.queue import TaskSpec
+from tidewarden.server.consumers import cluster_consumers, process_consumers, questions
 
 Q = "/v1/queues/q"
 SECRET = hash_generated(doubles.SECRET)
@@ -90,6 +93,8 @@ async def test_leases_and_locks_say_who_has_them(nodes: Any) -> None:
     rest = text(await admin.call("Q.HOLDERS", "q", "COUNT", 1, "AFTER", first["after"]))
     assert sorted(one["id"] for page in (first, rest) for one in page["holders"]) == ["a", "b"]
     fence = await worker.call("L.ACQUIRE", "l", 60_000)
+    unnamed = text(await worker.call("L.PEEK", "l"))
+    assert unnamed.keys() == {"name", "fence", "node", "lease_end_ms", "keyed"}
     held = text(await admin.call("L.PEEK", "l"))
     assert (
         held.items() >= {"fence": fence, "node": "n1", "user": "bob", "client": "worker-7"}.items()
@@ -318,8 +323,9 @@ async def test_over_http(node: Any) -> None:
         await door.good("POST", f"{Q}/take", {}, **in_session)
         await door.good("POST", f"{Q}/take", {"lease_ms": 60_000}, **bob)
         fence = await worker.call("L.ACQUIRE", "l", 60_000)
-        lock = await door.good("GET", "/v1/locks/l", **bob)
+        lock = await door.good("GET", "/v1/locks/l", **admin)
         assert lock.items() >= {"fence": fence, "user": "bob", "client": "w"}.items()
+        assert "user" not in await door.good("GET", "/v1/locks/l", **bob)
         page = await door.good("GET", f"{Q}/holders", **admin)
         assert [one["node"] for one in page["unreachable"]] == ["n2"]
         assert {one["id"] for one in page["holders"]} == {"a", "b", "c"}
@@ -354,3 +360,120 @@ async def test_over_http(node: Any) -> None:
         assert (await door.call("POST", f"{Q}/release-all", both, **admin))[0] == 400
         only = {"session": left["session"]}
         assert await door.good("POST", f"{Q}/release-all", only, **admin) == {"released": 1}
+
+
+async def test_over_http_a_user_ends_its_own_session_with_its_connections(node: Any) -> None:
+    """It was answered as ended, and its connections went on in it."""
+    made = [await node("n0"), await node("n1", boot=2)]
+    async with (
+        consumer_nodes(made, USERS) as nodes,
+        http_door(
+            made[0].queues, users=USERS, rooms={"consumers_of_cluster": nodes[0].consumers}
+        ) as door,
+    ):
+        await put(nodes, "a")
+        worker = await entered(nodes[1].door, "bob")
+        uuid = text(await worker.call("SESSION"))
+        await taken(worker)
+        bob = {"headers": bearer("bob")}
+        assert await door.good("DELETE", f"/v1/sessions/{uuid}", **bob) == {"done": True}
+        assert await worker.rest() == b""
+        stats = await nodes[0].queues.admin.stats("q")
+        assert (stats["ready"], stats["leased"]) == (1, 0)
+        assert (await nodes[0].queues.admin.peek("q", "a"))["losses"] == 0
+        assert (await door.call("DELETE", f"/v1/sessions/{uuid}", **bob))[0] == 404
+
+
+async def test_of_leases_with_one_number_that_of_the_task_is_told(nodes: Any) -> None:
+    """On a replicated store each shard has that number: an answer with all of them was cut off."""
+    await put(nodes, "a")
+    worker = await entered(nodes[0].door, "bob")
+    await taken(worker)
+    leases, _ = await nodes[0].queues.admin.leases("q", 100)
+    (holder,) = (await nodes[1].consumers.who("q", leases)).holders
+    assert (holder.task, holder.lease) == (b"a", leases[0]["lease"])
+    of_another_shard = [leases[0] | {"id": "b"}]
+    assert (await nodes[1].consumers.who("q", of_another_shard)).holders == ()
+
+
+async def test_a_user_learns_nothing_of_others_by_where_a_page_goes_on(nodes: Any) -> None:
+    """The cursor was another user's session, for whoever asked for a queue or a user by name."""
+    await put(nodes, "a", "b", queue="secret")
+    for _ in range(2):
+        worker = await entered(nodes[0].door, "admin")
+        await worker.call("SESSION")
+        await taken(worker, "secret")
+    ann, eve = await entered(nodes[1].door, "ann"), await entered(nodes[1].door, "eve")
+    nothing = {"consumers": [], "after": "", "unreachable": []}
+    for line, asked in (
+        (ann, ()), (ann, ("QUEUE", "secret")), (ann, ("USER", "admin")), (eve, ("QUEUE", "secret")),
+    ):  # fmt: skip
+        assert text(await line.call("R.CONSUMERS", "COUNT", 1, *asked)) == nothing, asked
+
+
+async def test_a_queue_that_is_asked_for_is_among_those_of_a_consumer(
+    nodes: Any, monkeypatch: Any
+) -> None:
+    """Of a consumer in many queues some are named: it was not found by another one of its."""
+    monkeypatch.setattr(questions, "LISTED_MAX", 2)
+    worker = await entered(nodes[0].door, "admin")
+    for queue in "a", "b", "z":
+        await put(nodes, "1", queue=queue)
+        await taken(worker, queue)
+    asker = await entered(nodes[1].door, "admin")
+    (row,) = text(await asker.call("R.CONSUMERS", "QUEUE", "z"))["consumers"]
+    assert ([hold["queue"] for hold in row["holds"]], row["tasks"]) == (["a", "z"], 3)
+    worker.send(("Q.TAKE", "WAIT", "60000", "FROM", "w1", "w2", "w3"))
+    while not (found := text(await asker.call("R.CONSUMERS", "QUEUE", "w3"))["consumers"]):
+        pass
+    assert found[0]["waits"] == ["w1", "w3"]
+
+
+async def test_questions_that_read_all_consumers_are_few_at_a_time(
+    nodes: Any, monkeypatch: Any
+) -> None:
+    """Any user may ask them, and each held a list of all: thousands took the node's memory."""
+
+    async def slowly(items: Any, _look_every: int = 1) -> Any:
+        await asyncio.sleep(0)
+        for item in items:
+            yield item
+
+    monkeypatch.setattr(process_consumers, "in_turns", slowly)
+    monkeypatch.setattr(process_consumers, "ASKED_MAX", 2)
+    own = nodes[0].consumers.own
+    asks = [own.answer(questions.ListAsk(10)) for _ in range(5)]
+    told = await asyncio.gather(*asks, own.answer(questions.KillAsk("", name="nobody")))
+    assert [len(one.silent) for one in told] == [0, 0, 1, 1, 1, 0]
+    assert told[2].silent[0].why == "2 such questions are under way"
+    assert (await own.answer(questions.ListAsk(10))).silent == ()
+
+
+async def test_what_another_node_asked_ends_nobody_when_it_is_sent_again(
+    nodes: Any, monkeypatch: Any
+) -> None:
+    mac, asked = cluster_consumers.mac_of("x"), questions.KillAsk("", user="bob")
+
+    def question(word: bytes) -> bytes:
+        body = msgspec.msgpack.encode(cluster_consumers.Question(b"0" * 16, "n1", word, asked))
+        return mac.of(body) + body
+
+    async def answered(raw: bytes) -> Any:
+        reply = await nodes[1].consumers.answer_peer(raw)
+        opened = mac.open(reply, b"reply", raw[32:])
+        return msgspec.msgpack.decode(opened, type=cluster_consumers.Answer)
+
+    monkeypatch.setattr(cluster_consumers, "WORDS_MAX", 3)
+    first = await entered(nodes[1].door, "bob")
+    told = await answered(question(b""))
+    assert told.told is None
+    right = question(told.word)
+    assert (await answered(right)).told.closed == 1
+    assert await first.rest() == b""
+    second = await entered(nodes[1].door, "bob")
+    for copy in (right, question(b""), question(b"x" * 16), right):
+        assert (await answered(copy)).told is None
+    assert await second.call("PING") == b"PONG"
+    words = [(await answered(question(b""))).word for _ in range(4)]
+    assert (await answered(question(words[0]))).told is None, "of unused words few are kept"
+    assert (await answered(question(words[3]))).told.closed == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tidewarden.queue.sessions.session import HELD_MAX, Session, Shared
 from tidewarden.queue.task import Taken
 
@@ -37,6 +39,28 @@ def test_where_a_shared_session_owns_the_leases_much_is_forgotten() -> None:
         session.hold([taken(f"t{n}", n + 1, end_ms=n)], now_ms=n)
     assert len(session.held) <= HELD_MAX + 1000
     assert not session.is_full
+
+
+def test_what_has_ended_is_looked_for_as_the_leases_double() -> None:
+    """The leases of all connections of a session were gone through with each of its takes."""
+
+    class Counted(dict[tuple[str, str], tuple[int, int, float]]):
+        looks = 0
+
+        def items(self) -> Any:
+            Counted.looks += 1
+            return super().items()
+
+    session = Session()
+    session.shared = Shared("00" * 16, "default")
+    session.held = Counted()
+    for n in range(4 * HELD_MAX):
+        session.hold([taken(f"t{n}", n + 1)], now_ms=0)
+    for n in range(1000):
+        session.drop("q", f"t{n}", n + 1)
+        session.hold([taken(f"t{n}", n + 1)], now_ms=0)
+    assert len(session.held) == 4 * HELD_MAX
+    assert Counted.looks == 2
 
 
 def test_a_connection_by_itself_forgets_nothing_and_says_when_it_is_full() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ from .dropped_queues import DroppedQueues
 log = logging.getLogger("tidewarden.queue")
 
 GAP_S = 10.0  # without a look for so long: this leader is new, or the store was away
+REFUSED_MAX = 8
+"""Queues of one look that could not be dropped, for many were: more would hold up the leader."""
 TEND_S = 60.0  # how often it is looked for drops that broke off
 
 
@@ -40,7 +43,8 @@ class QueueExpiry:
         self._dropped = dropped
         self._clock = clock
         self._looked_at_s = self._tend_at_s = float("-inf")
-        self.expired = 0
+        self.expired = self._refused = 0
+        self._behind = ""
 
     async def look(self, step: Callable[[], None]) -> None:
         """
@@ -49,7 +53,10 @@ class QueueExpiry:
         ``step`` is called after each. Raises: StoreDown.
         """
         gap = self._clock.monotonic() - self._looked_at_s > GAP_S
-        queues = sorted(self._catalog.expiring)
+        self._refused = 0
+        names = sorted(self._catalog.expiring)
+        at = bisect.bisect(names, self._behind)  # whoever was refused last waits for all others
+        queues = names[at:] + names[:at]
         for first in range(0, len(queues), TOGETHER):
             some = queues[first : first + TOGETHER]
             asked = (
@@ -70,13 +77,14 @@ class QueueExpiry:
         try:
             if isinstance(unused, BaseException):
                 raise unused
-            if all(unused):
+            if all(unused) and self._refused < REFUSED_MAX:
                 tasks = await self._dropped.drop(queue, force=True, free=True)
                 self.expired += 1
                 log.info("the queue %s, which nobody used, ended with %d tasks", queue, tasks)
         except (NotFound, Stale):
             log.debug("%s was dropped, changed or used by somebody else", queue)
         except Full as error:
+            self._refused, self._behind = self._refused + 1, queue
             log.warning("queues that nobody uses stay: %s", error)
         except StoreDown:
             raise

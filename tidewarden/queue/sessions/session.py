@@ -49,16 +49,28 @@ class Shared:
     ``number`` is the attach number that this node was given last, under ``holder`` (its
     ``node.boot`` then); ``places`` are the shards (by prefix) in which it may hold tasks; ``lost``:
     it has ended although connections were there. ``held``: what its connections here took, as of
-    :class:`Session`: an ack may come through another one than its take.
+    :class:`Session`: an ack may come through another one than its take. ``forget_at``: of how many
+    leases those that have ended are looked for.
     """
 
-    __slots__ = ("connections", "held", "holder", "lost", "number", "places", "user", "uuid")
+    __slots__ = (
+        "connections",
+        "forget_at",
+        "held",
+        "holder",
+        "lost",
+        "number",
+        "places",
+        "user",
+        "uuid",
+    )
 
     def __init__(self, uuid: str, user: str) -> None:
         self.uuid = uuid
         self.user = user
         self.connections: set[Session] = set()
         self.held: dict[tuple[str, str], Held] = {}
+        self.forget_at = HELD_MAX
         self.holder = ""
         self.number = 0
         self.places: set[str] = set()
@@ -126,17 +138,18 @@ class Session:
         """
         for task in tasks:
             self.held[task.queue, task.id] = (task.lease, task.lease_end_ms, now)
-        self._forget(len(tasks), now_ms)
+        self._forget(now_ms)
 
     @property
     def is_full(self) -> bool:
         """Return whether the session holds as many tasks by itself as one connection may."""
         return len(self.held) >= HELD_MAX and self.shared is None
 
-    def _forget(self, added: int, now_ms: int) -> None:
-        if self.shared is not None and len(self.held) > HELD_MAX and len(self.held) % 1000 < added:
+    def _forget(self, now_ms: int) -> None:
+        if self.shared is not None and len(self.held) > self.shared.forget_at:
             for name in [name for name, (_, end_ms, _) in self.held.items() if end_ms < now_ms]:
                 del self.held[name]
+            self.shared.forget_at = max(HELD_MAX, 2 * len(self.held))
 
     def drop(self, queue: str, task_id: str, lease: int) -> Held | None:
         """

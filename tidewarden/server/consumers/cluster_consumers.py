@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 
+from tidewarden.clock import in_turns
 from tidewarden.config.rights import Rights
 from tidewarden.errors import NotFound
 from tidewarden.peer_line import Mac, PeerAway, PeerLine, mac_for
@@ -32,6 +33,7 @@ from .questions import (
     Unreachable,
     WhoAsk,
     asker_of,
+    mark_of,
     merged,
 )
 
@@ -39,12 +41,33 @@ PATH = "/internal/consumers"
 EVERY = "all"
 
 
+WORDS_MAX = 1_000
+"""Words that were given and not used: one for each act that is asked for at a time."""
+
+
 class Question(msgspec.Struct, frozen=True, array_like=True):
-    """Asks a node; it is for nobody else, who might be at its address now."""
+    """
+    Asks a node; it is for nobody else, who might be at its address now.
+
+    ``word``: of the node's last answer, where the question is to act.
+    """
 
     nonce: bytes
     node: str
+    word: bytes
     ask: Ask
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """
+    Answers a node's question.
+
+    Without ``told`` nothing was done: it may be the copy of an earlier one, and is to be asked with
+    this ``word``, which is good once.
+    """
+
+    word: bytes
+    told: ConsumersTold | None
 
 
 class ConsumerPage(msgspec.Struct, frozen=True):
@@ -135,6 +158,7 @@ class ClusterConsumers:
         self._mac = mac
         self._addresses = addresses
         self._line = PeerLine(PATH, mac, tls=tls)
+        self._words: dict[bytes, bool] = {}
 
     async def page(
         self,
@@ -153,9 +177,16 @@ class ClusterConsumers:
         Raises: NotFound: there is no such node; BadArg.
         """
         check_range(count, "count", 1, PAGE_MAX)
-        told = await self._ask(ListAsk(count, after, of_user, queue), self._named(node), count)
+        named = self._named(node)
+        if not rights.allow_every("admin") and not (
+            rights.allow("admin", queue) if queue else rights.allow_some("admin")
+        ):  # it sees its own alone: where a page goes on would tell of others'
+            if of_user not in ("", user):
+                return ConsumerPage([], "", [])
+            of_user = user
+        told = await self._ask(ListAsk(count, after, of_user, queue), named)
         cursor = told.consumers[-1].id if told.more and told.consumers else ""
-        seen = (seen_by(user, rights, one) for one in told.consumers)
+        seen = [seen_by(user, rights, one) async for one in in_turns(told.consumers, 4)]
         return ConsumerPage([one for one in seen if one is not None], cursor, list(told.silent))
 
     async def holders(
@@ -183,7 +214,8 @@ class ClusterConsumers:
         leases, _ = await self._queues.admin.leases(LOCKS_QUEUE, 1, "", name)
         told = await self.who(LOCKS_QUEUE, leases)
         for one in leases:
-            if (who := _who(told, one)) is not None:
+            same = one["lease_end_ms"] == found["lease_end_ms"]  # else others may have it by now
+            if same and (who := _who(told, one)) is not None:
                 named = ("node", "user", "address", "host", "pid", "since_ms")
                 found |= {field: getattr(who, field) for field in named} | {"client": who.name}
         if told.silent:
@@ -195,7 +227,7 @@ class ClusterConsumers:
         if not leases:
             return ConsumersTold()
         sessions = sorted({one["session"] for one in leases} - {""})
-        wanted = [one["lease"] for one in leases]
+        wanted = [(one["lease"], mark_of(_task_of(one))) for one in leases]
         nodes = {_node_of(one["holder"]) for one in leases if one["holder"]}
         if sessions:
             nodes |= {self.name, *self._addresses()}
@@ -240,24 +272,31 @@ class ClusterConsumers:
             raise NotFound(f"There is no node {node[:40]!r}; there are {names}, or all.")
         return {node}
 
-    async def _ask(self, ask: Ask, nodes: Collection[str], count: int = PAGE_MAX) -> ConsumersTold:
+    async def _ask(self, ask: Ask, nodes: Collection[str]) -> ConsumersTold:
         addresses = self._addresses()
         names = sorted(nodes)
-        return merged(
-            await asyncio.gather(*(self._of(name, addresses.get(name, ""), ask) for name in names)),
-            count,
+        told = await asyncio.gather(
+            *(self._of(name, addresses.get(name, ""), ask) for name in names)
         )
+        if isinstance(ask, ListAsk):
+            return merged(told, ask.count, ask.queue)
+        return merged(told)
 
     async def _of(self, name: str, address: str, ask: Ask) -> ConsumersTold:
         """Ask one node; the answer names it where it does not answer."""
         if name == self.name:
             return await self.own.answer(ask)
-        question = Question(secrets.token_bytes(16), name, ask)
+        why, word = "it takes no question for a new one", b""
         try:
             if not address:
                 raise PeerAway("no address of it is known")
-            raw = await self._line.ask(name, address, msgspec.msgpack.encode(question))
-            return msgspec.msgpack.decode(raw, type=ConsumersTold)
+            for _ in range(2):
+                question = Question(secrets.token_bytes(16), name, word, ask)
+                raw = await self._line.ask(name, address, msgspec.msgpack.encode(question))
+                answer = msgspec.msgpack.decode(raw, type=Answer)
+                if answer.told is not None:
+                    return answer.told
+                word = answer.word
         except PeerAway as error:
             why = str(error)
         except msgspec.DecodeError:
@@ -275,8 +314,19 @@ class ClusterConsumers:
             return None
         if question.node != self.name:
             return None
-        told = await self.own.answer(question.ask)
-        return self._mac.reply_to(raw, msgspec.msgpack.encode(told))
+        acts = isinstance(question.ask, KillAsk | EndAsk)
+        if acts and not self._words.pop(question.word, False):
+            answer = Answer(self._new_word(), None)
+        else:
+            answer = Answer(b"", await self.own.answer(question.ask))
+        return self._mac.reply_to(raw, msgspec.msgpack.encode(answer))
+
+    def _new_word(self) -> bytes:
+        if len(self._words) >= WORDS_MAX:
+            del self._words[next(iter(self._words))]
+        word = secrets.token_bytes(16)
+        self._words[word] = True
+        return word
 
     async def close(self) -> None:
         """Close every connection to other nodes."""
@@ -302,9 +352,13 @@ def _node_of(holder: str) -> str:
     return holder.rpartition(".")[0].partition("/")[0]
 
 
+def _task_of(lease: Mapping[str, Any]) -> bytes:
+    return bytes(lease["id"].encode("utf-8", "surrogateescape"))
+
+
 def _who(told: ConsumersTold, lease: Mapping[str, Any]) -> Holder | None:
     """Choose who took a lease; else somebody who is in its session; None: nobody is known."""
-    task = lease["id"].encode("utf-8", "surrogateescape")
+    task = _task_of(lease)
     for one in told.holders:
         if one.task == task and one.lease == lease["lease"]:
             return one

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from .process_consumers import ProcessConsumers
-from .questions import PAGE_MAX, Ask, ConsumersTold, ListAsk, merged
+from .questions import Ask, ConsumersTold, ListAsk, merged
 
 Others = Callable[[Ask], Awaitable[Sequence[ConsumersTold]]]
 
@@ -29,4 +29,6 @@ class NodeConsumers:
         if self._others is None:
             return await self.own.answer(ask)
         own, others = await asyncio.gather(self.own.answer(ask), self._others(ask))
-        return merged((own, *others), ask.count if isinstance(ask, ListAsk) else PAGE_MAX)
+        if isinstance(ask, ListAsk):
+            return merged((own, *others), ask.count, ask.queue)
+        return merged((own, *others))

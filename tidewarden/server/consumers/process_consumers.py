@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
@@ -12,13 +13,12 @@ import msgspec
 
 from tidewarden.clock import Clock, in_turns
 from tidewarden.queue import Queues
-from tidewarden.queue.sessions.session import Session
+from tidewarden.queue.sessions.session import Held, Session
 from tidewarden.server.access.peer import Peer
 from tidewarden.server.access.users import DEFAULT_NAME
 from tidewarden.server.door_peers import Peers
 
 from .questions import (
-    LISTED_MAX,
     PAGE_BYTES,
     Ask,
     Consumer,
@@ -28,13 +28,20 @@ from .questions import (
     Holding,
     KillAsk,
     ListAsk,
+    Unreachable,
     WhoAsk,
     asker_of,
     greatest,
+    listed,
+    mark_of,
 )
 
 RESP = "resp"
 """The door at which consumers are ended, by a connection that may be one of those."""
+
+
+ASKED_MAX = 32
+"""Questions that read all consumers and wait for their turn: each takes time and memory."""
 
 
 class Connected(Protocol):
@@ -75,20 +82,38 @@ class ProcessConsumers:
         self._clock = clock
         self.numbers: Iterator[int] = itertools.count(processes + process, processes)
         self.doors: list[Peers[Any]] = []
+        self._asked = 0
+        self._reading = asyncio.Lock()
 
     async def answer(self, ask: Ask) -> ConsumersTold:
-        """Answer a question; others have their turn meanwhile."""
+        """
+        Answer a question; others have their turn meanwhile.
+
+        Those that read all consumers are answered one after the other, and refused, by an answer
+        that names the node as silent, where :data:`ASKED_MAX` wait: any user may ask them.
+        """
         match ask:
-            case ListAsk():
-                return await self._listed(ask)
+            case ListAsk() | WhoAsk():
+                if self._asked >= ASKED_MAX:
+                    why = f"{ASKED_MAX} such questions are under way"
+                    return ConsumersTold(silent=(Unreachable(self._node, why),))
+                self._asked += 1
+                try:
+                    async with self._reading:
+                        return await self._read(ask)
+                finally:
+                    self._asked -= 1
             case KillAsk():
                 return ConsumersTold(closed=await self._kill(ask))
-            case WhoAsk():
-                return ConsumersTold(holders=tuple(await self._holders(ask)))
             case EndAsk():
                 await self._queues.sessions.stopped(ask.session)
                 await self._kill(KillAsk(ask.asker, session=ask.session))
                 return ConsumersTold()
+
+    async def _read(self, ask: ListAsk | WhoAsk) -> ConsumersTold:
+        if isinstance(ask, ListAsk):
+            return await self._listed(ask)
+        return ConsumersTold(holders=tuple(await self._holders(ask)))
 
     def _links(self) -> Iterator[tuple[str, Connected]]:
         """List all connections with the names of their doors, each once: at its own process."""
@@ -122,7 +147,7 @@ class ProcessConsumers:
                 continue
             if ask.user and party.session.user != ask.user:
                 continue
-            consumer = await self._consumer(party)
+            consumer = await self._consumer(party, ask.queue)
             if ask.queue and not _is_in(consumer, ask.queue):
                 continue
             if len(told) == ask.count or (told and size > PAGE_BYTES):
@@ -131,10 +156,11 @@ class ProcessConsumers:
             size += len(msgspec.msgpack.encode(consumer))
         return ConsumersTold(consumers=tuple(told))
 
-    async def _consumer(self, party: _Party) -> Consumer:
+    async def _consumer(self, party: _Party, queue: str) -> Consumer:
+        """Describe a consumer, with what it has in ``queue`` before all else."""
         session = party.session
         waits = {queue for _, one in party.links for queue in _waits(one.session)}
-        tasks, holds = await self._held(session)
+        tasks, holds = await self._held(session, queue)
         since_s = [one.peer.since for _, one in party.links]
         return Consumer(
             **self._client(session, *(party.links[0] if party.links else ("http", None))),
@@ -144,7 +170,7 @@ class ProcessConsumers:
             connected_ms=self._unix_ms(min(since_s)) if since_s else 0,
             tasks=tasks,
             holds=holds,
-            waits=sorted(waits)[:LISTED_MAX],
+            waits=listed(waits, queue),
             settled=sum(one.session.settled for _, one in party.links if one.session is not None)
             if party.links
             else session.settled,
@@ -167,12 +193,12 @@ class ProcessConsumers:
             }
         return client
 
-    async def _held(self, session: Session) -> tuple[int, list[Holding]]:
+    async def _held(self, session: Session, asked: str) -> tuple[int, list[Holding]]:
         """Return how much a session holds, and in which queues; what has run out is over."""
         found: dict[str, Holding] = {}
         clock = self._queues.catalog.lease_clock
         now_ms, total = clock.known_ms() + clock.lag_ms, 0
-        async for (queue, _), (_, end_ms, taken) in in_turns(list(session.held.items())):
+        async for (queue, _), (_, end_ms, taken) in _held_by(session):
             if end_ms <= now_ms:
                 continue
             total += 1
@@ -183,7 +209,7 @@ class ProcessConsumers:
                 since_ms = min(one.since_ms, since_ms) or max(one.since_ms, since_ms)
                 end_ms = min(one.lease_end_ms, end_ms)
                 found[queue] = Holding(queue, one.tasks + 1, since_ms, end_ms)
-        return total, greatest(found.values())
+        return total, greatest(found.values(), asked)
 
     async def _kill(self, ask: KillAsk) -> int:
         """Close connections: what they held is released, or has its session's grace."""
@@ -205,15 +231,18 @@ class ProcessConsumers:
     async def _holders(self, ask: WhoAsk) -> list[Holder]:
         """Find who holds leases, and who is in sessions: the first connection of each."""
         wanted, found = set(ask.leases), list[Holder]()
+        numbers = {number for number, _ in wanted}
         sessions = {str(UUID(bytes=uuid)) for uuid in ask.sessions}
         async for party in in_turns(await self._parties()):
             session = party.session
             client = self._client(session, *(party.links[0] if party.links else ("http", None)))
             if party.id in sessions:
                 found.append(Holder(**client, session=party.id))
-            async for (queue, task), (lease, _, taken) in in_turns(list(session.held.items())):
-                if lease in wanted and queue == ask.queue:
-                    named = task.encode("utf-8", "surrogateescape")
+            async for (queue, task), (lease, _, taken) in _held_by(session):
+                if lease not in numbers or queue != ask.queue:
+                    continue
+                named = task.encode("utf-8", "surrogateescape")
+                if (lease, mark_of(named)) in wanted:
                     since_ms = self._since_ms(taken)
                     found.append(Holder(**client, task=named, lease=lease, since_ms=since_ms))
         return found
@@ -224,6 +253,14 @@ class ProcessConsumers:
     def _unix_ms(self, moment_s: float) -> int:
         """Return when a moment of the monotonic clock was, as unix time."""
         return self._clock.unix_ms() - round((self._clock.monotonic() - moment_s) * 1000)
+
+
+async def _held_by(session: Session) -> AsyncIterator[tuple[tuple[str, str], Held]]:
+    """Go through what a session holds, in turns; a list of the pairs itself would take long."""
+    held = session.held
+    async for place in in_turns(list(held)):
+        if (entry := held.get(place)) is not None:
+            yield place, entry
 
 
 def _waits(session: Session | None) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Annotated
+from zlib import crc32
 
 import msgspec
 from msgspec import Meta
@@ -111,14 +112,19 @@ def asker_of(node: str, address: str) -> str:
 
 class WhoAsk(msgspec.Struct, frozen=True, array_like=True, tag="who"):
     """
-    Asks who holds leases of a queue under these numbers, and who is in these sessions.
+    Asks who holds leases of a queue, and who is in these sessions.
 
-    Of a queue with several shards, more than one lease may have a number.
+    ``leases``: each a number, which one of every shard may have, and :func:`mark_of` its task.
     """
 
     queue: str
-    leases: list[int]
+    leases: list[tuple[int, int]]
     sessions: list[bytes]
+
+
+def mark_of(task: bytes) -> int:
+    """Return four bytes of a task's id: they tell it from those of other shards, nearly always."""
+    return crc32(task)
 
 
 class EndAsk(msgspec.Struct, frozen=True, array_like=True, tag="end"):
@@ -146,11 +152,14 @@ class ConsumersTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     silent: tuple[Unreachable, ...] = ()
 
 
-def merged(answers: Sequence[ConsumersTold], count: int = PAGE_MAX) -> ConsumersTold:
+def merged(
+    answers: Sequence[ConsumersTold], count: int = PAGE_MAX, queue: str = ""
+) -> ConsumersTold:
     """
     Put answers to one question together.
 
     Of consumers, ``count`` at most, and none behind the first of which another may not have told.
+    ``queue``: which was asked for.
     """
     if len(answers) == 1 and len(answers[0].consumers) <= count:
         return answers[0]
@@ -164,7 +173,7 @@ def merged(answers: Sequence[ConsumersTold], count: int = PAGE_MAX) -> Consumers
     for some in itertools.islice(parts.values(), count):
         if size > ANSWER_BYTES:
             break
-        rows.append(together(some))
+        rows.append(together(some, queue))
         size += len(msgspec.msgpack.encode(rows[-1]))
     return ConsumersTold(
         consumers=tuple(rows),
@@ -175,7 +184,7 @@ def merged(answers: Sequence[ConsumersTold], count: int = PAGE_MAX) -> Consumers
     )
 
 
-def together(parts: Sequence[Consumer]) -> Consumer:
+def together(parts: Sequence[Consumer], queue: str = "") -> Consumer:
     """Make one of what several processes tell of a session."""
     if len(parts) == 1:
         return parts[0]
@@ -187,15 +196,21 @@ def together(parts: Sequence[Consumer]) -> Consumer:
         connections=sum(part.connections for part in parts),
         connected_ms=min(part.connected_ms for part in parts),
         tasks=sum(part.tasks for part in parts),
-        holds=greatest(holds.values()),
-        waits=sorted({queue for part in parts for queue in part.waits})[:LISTED_MAX],
+        holds=greatest(holds.values(), queue),
+        waits=listed({one for part in parts for one in part.waits}, queue),
         settled=sum(part.settled for part in parts),
     )
 
 
-def greatest(holds: Iterable[Holding]) -> list[Holding]:
-    """Return the queues in which most is held."""
-    return sorted(holds, key=lambda hold: (-hold.tasks, hold.queue))[:LISTED_MAX]
+def greatest(holds: Iterable[Holding], asked: str = "") -> list[Holding]:
+    """Return the queues in which most is held, and the one that was ``asked`` for."""
+    found = sorted(holds, key=lambda hold: (hold.queue != asked, -hold.tasks, hold.queue))
+    return sorted(found[:LISTED_MAX], key=lambda hold: (-hold.tasks, hold.queue))
+
+
+def listed(queues: Iterable[str], asked: str = "") -> list[str]:
+    """Return the first of these queues, and the one that was ``asked`` for."""
+    return sorted(sorted(queues, key=lambda queue: (queue != asked, queue))[:LISTED_MAX])
 
 
 def _both(one: Holding, other: Holding) -> Holding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
@@ -74,6 +75,8 @@ KILL = Options(
         "NODE": Option("node", some_text),
     },
 )
+TOGETHER = 4
+"""Questions of one connection that are under way at a time: each node reads all its consumers."""
 ALL_OF_IT = ("spares", "node")
 """Options of CLIENT KILL that name nobody."""
 
@@ -89,13 +92,15 @@ def consumers(connection: Connection, request: Request) -> Pending:
     """R.CONSUMERS."""
     fields = CONSUMERS.parse(request, 1)
     known, peer = served_consumers(connection.server.services), connection.peer
-    return Pending(known.page(peer.user or DEFAULT_NAME, peer.rights, **fields), _told)
+    page = known.page(peer.user or DEFAULT_NAME, peer.rights, **fields)
+    return Pending(_told(page), encoder.encode)
 
 
 def holders(connection: Connection, request: Request) -> Pending:
     """Q.HOLDERS."""
     queue, fields = queue_name(request[1]), HOLDERS.parse(request, 2)
-    return Pending(served_consumers(connection.server.services).holders(queue, **fields), _told)
+    page = served_consumers(connection.server.services).holders(queue, **fields)
+    return Pending(_told(page), encoder.encode)
 
 
 def kill(connection: Connection, rest: Request) -> Pending:
@@ -139,11 +144,12 @@ def end_session(connection: Connection, request: Request) -> Pending:
     uuid, peer = text("A session", request[2]), connection.peer
     user = "" if peer.rights.allow_every("admin") else peer.user or DEFAULT_NAME
     known = served_consumers(connection.server.services)
-    return Pending(known.end_session(uuid, user, peer.address), _told)
+    return Pending(_told(known.end_session(uuid, user, peer.address)), encoder.encode)
 
 
-def _told(answer: msgspec.Struct, resp: int) -> bytes:
-    return encoder.encode(msgspec.to_builtins(answer), resp)
+async def _told(answer: Awaitable[msgspec.Struct]) -> Any:
+    """Return an answer that is encoded in turns: it may be long."""
+    return msgspec.to_builtins(await answer)
 
 
 def _count(closed: Any, resp: int) -> bytes:
@@ -163,6 +169,7 @@ COMMANDS = (
         LOGIN,
         "[USER u] [QUEUE q] [NODE name|all] [COUNT n] [AFTER cursor]",
         group="cluster",
+        together=TOGETHER,
     ),
     Command(
         "Q.HOLDERS",
@@ -172,5 +179,6 @@ COMMANDS = (
         on(ADMIN, 1),
         "queue [ID id] [COUNT n] [AFTER cursor]",
         group="queue",
+        together=TOGETHER,
     ),
 )

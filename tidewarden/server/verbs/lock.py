@@ -8,6 +8,7 @@ from typing import Any
 from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg, Draining, Error
 from tidewarden.queue.locks import Locks
+from tidewarden.queue.settings import LOCKS_QUEUE
 from tidewarden.queue.task import COUNT_MAX
 from tidewarden.server.access.required_rights import LOGIN, on
 from tidewarden.server.resp import encoder
@@ -60,13 +61,13 @@ def release(connection: Connection, request: Request) -> Pending:
 
 def peek(connection: Connection, request: Request) -> Pending:
     """L.PEEK."""
-    found = described_lock(connection.server.services, _name(request))
-    return Pending(found, encoder.encode)
+    server, rights = connection.server, connection.peer.rights
+    return Pending(described_lock(server.services, rights, _name(request)), encoder.encode)
 
 
-def described_lock(services: Services, name: str) -> Awaitable[dict[str, Any]]:
-    """Describe a lock; and who holds it, where this node knows the cluster's consumers."""
-    if services.consumers_of_cluster is None:
+def described_lock(services: Services, rights: Rights, name: str) -> Awaitable[dict[str, Any]]:
+    """Describe a lock; and who holds it, to whoever may see that, where this node knows it."""
+    if services.consumers_of_cluster is None or not rights.allow("admin", LOCKS_QUEUE):
         return served_locks(services).peek(name)
     return services.consumers_of_cluster.lock(name)
 

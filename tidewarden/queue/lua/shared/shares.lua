@@ -43,7 +43,16 @@ local function shares()
     if what == 'topic' then many = select(2, string.gsub(raw, '%S+', '')) end
     return math.max(1, math.ceil(many / 16))
   end
+  function share.unmade(what, name)
+    local user, places = share.maker(what, name), share.places(what, name)
+    redis.call('HDEL', key('makers'), what .. ' ' .. name, 'more ' .. what .. ' ' .. name)
+    add('more ' .. what .. 's', 1 - places)
+    if user ~= '' then add(what .. 's ' .. user, -places) end
+  end
+  -- What was noted of the name goes first: a node of an older version drops and forgets names
+  -- without what they take up.
   function share.made(what, name, user, places)
+    share.unmade(what, name)
     add('more ' .. what .. 's', places - 1)
     if places > 1 then
       redis.call('HSET', key('makers'), 'more ' .. what .. ' ' .. name, places - 1)
@@ -52,15 +61,8 @@ local function shares()
     add(what .. 's ' .. user, places)
     redis.call('HSET', key('makers'), what .. ' ' .. name, user)
   end
-  function share.unmade(what, name)
-    local user, places = share.maker(what, name), share.places(what, name)
-    redis.call('HDEL', key('makers'), what .. ' ' .. name, 'more ' .. what .. ' ' .. name)
-    add('more ' .. what .. 's', 1 - places)
-    if user ~= '' then add(what .. 's ' .. user, -places) end
-  end
   function share.resized(what, name, user, places)
     if places ~= share.places(what, name) or user ~= share.maker(what, name) then
-      share.unmade(what, name)
       share.made(what, name, user, places)
     end
   end

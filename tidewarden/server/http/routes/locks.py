@@ -137,7 +137,8 @@ class LockRoutes:
     async def get(self, request: web.Request) -> web.Response:
         """Say who holds a lock."""
         parameters_of(request, NoOptions)
-        return respond(_seen(await described_lock(self._services, _name(request))))
+        found = await described_lock(self._services, self._rights(request), _name(request))
+        return respond(_seen(found))
 
     async def acquire(self, request: web.Request) -> web.Response:
         """

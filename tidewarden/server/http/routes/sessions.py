@@ -64,20 +64,33 @@ class SessionRoutes:
         return respond(MadeSession(uuid, grace_ms))
 
     async def end(self, request: web.Request) -> web.Response:
-        """End a session, of the caller's own or as its administrator: what it holds is ready."""
+        """
+        End a session, of the caller's own or as its administrator: what it holds is ready.
+
+        Connections of RESP that are in it are closed.
+        """
         await whole(self._end(user_of(request), _uuid(request), self._rights(request)))
         return respond(Done())
 
     async def _end(self, user: str, uuid: str, rights: Rights) -> None:
+        every, own = rights.allow_every(*ADMIN), True
         try:
             await self._queues.unbound.end(user, uuid)
         except NotFound:  # it is another's, if it is any
-            if self._consumers is None or not rights.allow_every(*ADMIN):
+            if self._consumers is None or not every:
                 raise
-            ended = await self._consumers.end_session(uuid)
-            if ended.unreachable:
-                silent = "; ".join(f"{one.node}: {one.why}" for one in ended.unreachable)
-                raise Timeout(f"It has ended, and not all nodes know: {silent}") from None
+            own = False
+        if self._consumers is None:
+            return
+        try:
+            ended = await self._consumers.end_session(uuid, "" if every else user)
+        except NotFound:  # so it had no connections
+            if not own:
+                raise
+            return
+        if ended.unreachable:
+            silent = "; ".join(f"{one.node}: {one.why}" for one in ended.unreachable)
+            raise Timeout(f"It has ended, and not all nodes know: {silent}")
 
 
 def _uuid(request: web.Request) -> str:
