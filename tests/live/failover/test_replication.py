@@ -100,8 +100,9 @@ async def test_a_node_that_starts_again_leaves_its_store_alone(nodes: Replicatin
         if node is nodes.primary:  # what a process before may have proposed is made impossible
             await nodes.until(lambda before=before: nodes.facts.version > before.version)
         await nodes.write("a", node.name)
+        # On a slow machine a store that answers late may leave the set for a moment.
+        await nodes.until(lambda before=before: nodes.facts.in_sync == before.in_sync)
         assert nodes.facts.view == before.view
-        assert nodes.facts.in_sync == before.in_sync
         assert node.host is not None
         assert node.host.pid == pid
     info = await nodes.primary.call("INFO", "stats")
