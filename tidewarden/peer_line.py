@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TypeVar
 
 import aiohttp
+import msgspec
 
 from .bounded_connector import BoundedConnector
+from .errors import NotFound
 
 log = logging.getLogger("tidewarden.peers")
 
@@ -25,10 +29,35 @@ BYTES_MAX = 1 << 20
 MAC_BYTES = 32
 HTTP_PORT = 1
 """Of a node, beside its base port."""
+EVERY_NODE = "all"
+
+Asked = TypeVar("Asked")
 
 
 class PeerAway(Exception):
     """A node does not answer, and the message says why."""
+
+
+class UnreachableNode(msgspec.Struct, frozen=True):
+    """Is a node, or a process of one, that is not in an answer of the cluster."""
+
+    node: str
+    why: str
+
+
+def silent_ones(nodes: Iterable[UnreachableNode]) -> str:
+    """Say of each why it does not answer."""
+    return "; ".join(f"{one.node}: {one.why}" for one in nodes)
+
+
+def nodes_named(name: str, known: Collection[str]) -> Collection[str]:
+    """Return the nodes that are meant: one, or all. Raises: NotFound: there is no such node."""
+    if name == EVERY_NODE:
+        return known
+    if name not in known:
+        names = ", ".join(sorted(known))
+        raise NotFound(f"There is no node {name[:40]!r}; there are {names}, or all.")
+    return {name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +79,16 @@ class Mac:
         """
         mac, body = raw[:MAC_BYTES], raw[MAC_BYTES:]
         return body if hmac.compare_digest(mac, self.of(*before, body)) else None
+
+    def question(self, raw: bytes, kind: type[Asked]) -> Asked | None:
+        """Read a message's question; None: it is of no node of this cluster, or another version."""
+        body = self.open(raw)
+        if body is None:
+            return None
+        try:
+            return msgspec.msgpack.decode(body, type=kind)
+        except msgspec.DecodeError:
+            return None
 
     def reply_to(self, question: bytes, body: bytes) -> bytes:
         """Make the message that answers a message."""

@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "progress": {"clock"},
     "side_thread": set(),
     "bounded_connector": {"side_thread"},
-    "peer_line": {"bounded_connector"},
+    "peer_line": {"bounded_connector", "errors"},
     "duties": {"clock", "errors"},
     "user_limits": {"config", "errors"},
     "foreign_pattern": set(),

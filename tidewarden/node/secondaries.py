@@ -24,7 +24,8 @@ import msgspec
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config, User
 from tidewarden.errors import ConfigError, Error
-from tidewarden.server.consumers.questions import Ask, ConsumersTold, Unreachable
+from tidewarden.peer_line import UnreachableNode
+from tidewarden.server.consumers.questions import Ask, ConsumersTold
 from tidewarden.server.resp.server import RespServer
 from tidewarden.server.stats_merge import add_up, lasting
 from tidewarden.server.traffic.node_traffic import NodeTraffic, PartsOfProcess
@@ -193,7 +194,9 @@ class Secondaries:
             why = f"it could not be asked: {error}"
         finally:
             child.asked.pop(number, None)
-        return ConsumersTold(silent=(Unreachable(f"{self._config.node.name}/{child.number}", why),))
+        return ConsumersTold(
+            silent=(UnreachableNode(f"{self._config.node.name}/{child.number}", why),)
+        )
 
     async def _keep(self, orders: Orders, door: RespServer) -> None:
         number = orders.number

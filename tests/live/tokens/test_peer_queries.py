@@ -21,7 +21,6 @@ from tidewarden.tokens.journal.peer_queries import (
     Peers,
     Question,
     mac_of,
-    open_question,
     reply_to,
 )
 from tidewarden.tokens.vault.key_store import KeyStore
@@ -32,7 +31,7 @@ SECRET = "the cluster's"
 def test_only_whoever_knows_the_secret_may_ask() -> None:
     mac = mac_of(SECRET)
     body = msgspec.msgpack.encode(Question(b"n" * 16, "q", "a", 1, 2))
-    assert open_question(mac.of(body) + body, mac) == Question(b"n" * 16, "q", "a", 1, 2)
+    assert mac.question(mac.of(body) + body, Question) == Question(b"n" * 16, "q", "a", 1, 2)
     for raw in (
         b"",
         body,
@@ -40,7 +39,7 @@ def test_only_whoever_knows_the_secret_may_ask() -> None:
         mac.of(body) + body + b"x",
         mac.of(b"x") + b"x",
     ):
-        assert open_question(raw, mac) is None
+        assert mac.question(raw, Question) is None
 
 
 def test_a_reply_is_to_its_own_question() -> None:
@@ -62,7 +61,7 @@ async def test_a_node_that_cannot_be_asked_is_away() -> None:
     mac = mac_of(SECRET)
 
     def answer(raw: bytes) -> bytes | None:
-        question = open_question(raw, mac)
+        question = mac.question(raw, Question)
         return reply_to(raw, PeerReply("busy"), mac) if question is not None else None
 
     async with door(answer) as address, door(lambda _: b"rubbish") as odd:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidewarden.cli.connection import connected
+from tidewarden.cli.connection import NodeLine, connected
 from tidewarden.cli.options import DATA_DIR, NOTHING, AsJson, DataDir, Url, stop
 from tidewarden.cli.output import cell, moment, print_json, print_table
 from tidewarden.cli.task import Queue
@@ -47,16 +47,9 @@ def consumers(
     """
     options = {"QUEUE": queue, "USER": user}
     words = [word for name, value in options.items() if value for word in (name, value)]
-    found: list[dict[str, Any]] = []
-    unreachable: dict[str, str] = {}
-    after: str | None = ""
+    asked: list[str | int] = ["R.CONSUMERS", "NODE", node, "COUNT", PAGE, *words]
     with connected(url, data_dir) as line:
-        while after is not None:
-            behind = ("AFTER", after) if after else ()
-            page = line.call("R.CONSUMERS", "NODE", node, "COUNT", PAGE, *words, *behind)
-            found += page["consumers"]
-            unreachable |= {one["node"]: one["why"] for one in page["unreachable"]}
-            after = page["after"] or None
+        found, unreachable = _every_page(line, "consumers", *asked)
     tell_unreachable(unreachable)
     if as_json:
         print_json({"consumers": found, "unreachable": unreachable})
@@ -86,17 +79,9 @@ def holders(
 
     Example: tidewarden queue holders mails --id order-17
     """
-    found: list[dict[str, Any]] = []
-    unreachable: dict[str, str] = {}
-    words = ["ID", task_id] if task_id else []
-    with connected(url, data_dir) as node:
-        while True:
-            page = node.call("Q.HOLDERS", queue, *words)
-            found += page["holders"]
-            unreachable |= {one["node"]: one["why"] for one in page["unreachable"]}
-            if not page["after"]:
-                break
-            words = ["AFTER", page["after"]]
+    words = ("ID", task_id) if task_id else ()
+    with connected(url, data_dir) as line:
+        found, unreachable = _every_page(line, "holders", "Q.HOLDERS", queue, *words)
     tell_unreachable(unreachable)
     if as_json:
         print_json({"holders": found, "unreachable": unreachable})
@@ -116,6 +101,22 @@ def holders(
         print_table(HELD, rows)
     if not found:
         raise stop("nobody holds anything", NOTHING)
+
+
+def _every_page(
+    line: NodeLine, listed: str, *words: str | int
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return all that a question lists, and which nodes are not in it, and why."""
+    found: list[dict[str, Any]] = []
+    unreachable: dict[str, str] = {}
+    behind: tuple[str, ...] = ()
+    while True:
+        page = line.call(*words, *behind)
+        found += page[listed]
+        unreachable |= {one["node"]: one["why"] for one in page["unreachable"]}
+        if not page["after"]:
+            return found, unreachable
+        behind = ("AFTER", page["after"])
 
 
 def tell_unreachable(nodes: dict[str, str]) -> None:

@@ -12,8 +12,15 @@ import msgspec
 
 from tidewarden.clock import in_turns
 from tidewarden.config.rights import Rights
-from tidewarden.errors import NotFound
-from tidewarden.peer_line import Mac, PeerAway, PeerLine, mac_for
+from tidewarden.peer_line import (
+    EVERY_NODE,
+    Mac,
+    PeerAway,
+    PeerLine,
+    UnreachableNode,
+    mac_for,
+    nodes_named,
+)
 from tidewarden.queue import Queues
 from tidewarden.queue.sessions.sessions import hex_of
 from tidewarden.queue.settings import LOCKS_QUEUE
@@ -30,7 +37,6 @@ from .questions import (
     Holder,
     KillAsk,
     ListAsk,
-    Unreachable,
     WhoAsk,
     asker_of,
     mark_of,
@@ -38,9 +44,6 @@ from .questions import (
 )
 
 PATH = "/internal/consumers"
-EVERY = "all"
-
-
 WORDS_MAX = 1_000
 """Words that were given and not used: one for each act that is asked for at a time."""
 
@@ -75,7 +78,7 @@ class ConsumerPage(msgspec.Struct, frozen=True):
 
     consumers: list[Consumer]
     after: str
-    unreachable: list[Unreachable]
+    unreachable: list[UnreachableNode]
 
 
 class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,14 +109,14 @@ class HolderPage(msgspec.Struct, frozen=True):
     queue: str
     holders: list[HeldLease]
     after: str
-    unreachable: list[Unreachable]
+    unreachable: list[UnreachableNode]
 
 
 class Closed(msgspec.Struct, frozen=True):
     """How many connections were closed, and which nodes did not say."""
 
     closed: int
-    unreachable: list[Unreachable]
+    unreachable: list[UnreachableNode]
 
 
 class SessionEnded(msgspec.Struct, frozen=True):
@@ -121,7 +124,7 @@ class SessionEnded(msgspec.Struct, frozen=True):
 
     session: str
     released: int
-    unreachable: list[Unreachable]
+    unreachable: list[UnreachableNode]
 
 
 def mac_of(cluster_secret: str) -> Mac:
@@ -167,7 +170,7 @@ class ClusterConsumers:
         *,
         of_user: str = "",
         queue: str = "",
-        node: str = EVERY,
+        node: str = EVERY_NODE,
         count: int = 100,
         after: str = "",
     ) -> ConsumerPage:
@@ -234,7 +237,7 @@ class ClusterConsumers:
         asked = WhoAsk(queue, wanted, [UUID(uuid).bytes for uuid in sessions])
         return await self._ask(asked, nodes)
 
-    async def kill(self, ask: KillAsk, node: str = EVERY) -> Closed:
+    async def kill(self, ask: KillAsk, node: str = EVERY_NODE) -> Closed:
         """
         Close connections, on all nodes or one; what they held is ready again.
 
@@ -252,11 +255,11 @@ class ClusterConsumers:
         ``user``: whose it has to be; empty: anybody's. ``asker``: the address of a connection to
         this node, which is left. Raises: NotFound, BadArg, StoreDown.
         """
-        silent: list[Unreachable] = []
+        silent: list[UnreachableNode] = []
         spared = asker_of(self.name, asker)
 
         async def tell(digits: str) -> None:
-            told = await self._ask(EndAsk(digits, spared), self._named(EVERY))
+            told = await self._ask(EndAsk(digits, spared), self._named(EVERY_NODE))
             silent.extend(told.silent)
 
         released = await self._queues.session_expiry.stop(hex_of(uuid), user, tell)
@@ -264,13 +267,7 @@ class ClusterConsumers:
 
     def _named(self, node: str) -> Collection[str]:
         """Return the nodes that are meant. Raises: NotFound: there is no such node."""
-        known = {self.name, *self._addresses()}
-        if node == EVERY:
-            return known
-        if node not in known:
-            names = ", ".join(sorted(known))
-            raise NotFound(f"There is no node {node[:40]!r}; there are {names}, or all.")
-        return {node}
+        return nodes_named(node, {self.name, *self._addresses()})
 
     async def _ask(self, ask: Ask, nodes: Collection[str]) -> ConsumersTold:
         addresses = self._addresses()
@@ -301,18 +298,12 @@ class ClusterConsumers:
             why = str(error)
         except msgspec.DecodeError:
             why = "it answers as another version does"
-        return ConsumersTold(silent=(Unreachable(name, why),))
+        return ConsumersTold(silent=(UnreachableNode(name, why),))
 
     async def answer_peer(self, raw: bytes) -> bytes | None:
         """Answer another node's message; None: it is of no node, or for another one."""
-        body = self._mac.open(raw)
-        if body is None:
-            return None
-        try:
-            question = msgspec.msgpack.decode(body, type=Question)
-        except msgspec.DecodeError:
-            return None
-        if question.node != self.name:
+        question = self._mac.question(raw, Question)
+        if question is None or question.node != self.name:
             return None
         acts = isinstance(question.ask, KillAsk | EndAsk)
         if acts and not self._words.pop(question.word, False):

@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from tidewarden.clock import Clock, in_turns
+from tidewarden.peer_line import UnreachableNode
 from tidewarden.queue import Queues
 from tidewarden.queue.sessions.session import Held, Session
 from tidewarden.server.access.peer import Peer
@@ -28,7 +29,6 @@ from .questions import (
     Holding,
     KillAsk,
     ListAsk,
-    Unreachable,
     WhoAsk,
     asker_of,
     greatest,
@@ -96,7 +96,7 @@ class ProcessConsumers:
             case ListAsk() | WhoAsk():
                 if self._asked >= ASKED_MAX:
                     why = f"{ASKED_MAX} such questions are under way"
-                    return ConsumersTold(silent=(Unreachable(self._node, why),))
+                    return ConsumersTold(silent=(UnreachableNode(self._node, why),))
                 self._asked += 1
                 try:
                     async with self._reading:

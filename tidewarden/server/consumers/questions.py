@@ -10,6 +10,8 @@ from zlib import crc32
 import msgspec
 from msgspec import Meta
 
+from tidewarden.peer_line import UnreachableNode
+
 PAGE_MAX = 500
 """Consumers in one page."""
 PAGE_BYTES = 96_000
@@ -71,13 +73,6 @@ class Holder(Client, frozen=True, kw_only=True):
     lease: int = 0
     session: str = ""
     since_ms: int = 0
-
-
-class Unreachable(msgspec.Struct, frozen=True):
-    """A node, or a process of one, whose consumers are not in the answer."""
-
-    node: str
-    why: str
 
 
 class ListAsk(msgspec.Struct, frozen=True, array_like=True, tag="list"):
@@ -149,7 +144,7 @@ class ConsumersTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Whether there are consumers behind the last of these."""
     closed: int = 0
     holders: tuple[Holder, ...] = ()
-    silent: tuple[Unreachable, ...] = ()
+    silent: tuple[UnreachableNode, ...] = ()
 
 
 def merged(

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tidewarden.errors import NotFound
-from tidewarden.peer_line import Mac, PeerAway, PeerLine, mac_for
+from tidewarden.peer_line import Mac, PeerAway, PeerLine, UnreachableNode, mac_for, nodes_named
 
 from .node_traffic import NodeTraffic
-from .report import TrafficQuery, TrafficReport, UnreachableNode, report
+from .report import TrafficQuery, TrafficReport, report
 from .space_saving import SpaceSaving
 from .tables import MEASURES, By, Key, Part, parts_of, table_of
 from .windows import Over
@@ -76,15 +75,10 @@ class ClusterTraffic:
         A node that does not answer is named in the answer. Raises: NotFound: there is no such node.
         """
         addresses = {self._name: "", **self._addresses()}
-        if query.node != "all":
-            if query.node not in addresses:
-                known = ", ".join(sorted(addresses))
-                raise NotFound(f"There is no node {query.node[:40]!r}; there are {known}, or all.")
-            addresses = {query.node: addresses[query.node]}
         table: SpaceSaving[Key] = SpaceSaving(len(MEASURES))
         longest_s = 0.0
         nodes, unreachable = [], []
-        names = sorted(addresses)
+        names = sorted(nodes_named(query.node, addresses.keys()))
         found = await asyncio.gather(*(self._of(name, addresses[name], query) for name in names))
         for name, one in zip(names, found, strict=True):
             if isinstance(one, PeerAway):
@@ -113,14 +107,8 @@ class ClusterTraffic:
 
     def answer_peer(self, raw: bytes) -> bytes | None:
         """Answer another node's message; None: it is of no node, or for another one."""
-        body = self._mac.open(raw)
-        if body is None:
-            return None
-        try:
-            question = msgspec.msgpack.decode(body, type=Question)
-        except msgspec.DecodeError:
-            return None
-        if question.node != self._name:
+        question = self._mac.question(raw, Question)
+        if question is None or question.node != self._name:
             return None
         table, seconds = self.own.seen(question.by, question.over)
         answer = Answer(seconds, list(parts_of(question.by, table)))

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from tidewarden.peer_line import UnreachableNode
+
 from .space_saving import SpaceSaving
 from .tables import FIELDS, By, Key
 from .windows import Over
@@ -69,13 +71,6 @@ class TrafficRow(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
     peer: str | None = None
     error: TrafficSums | None = None
-
-
-class UnreachableNode(msgspec.Struct, frozen=True):
-    """Is a node whose traffic is not in the answer."""
-
-    node: str
-    why: str
 
 
 class TrafficReport(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tidewarden.errors import BadArg, Error, Timeout
+from tidewarden.peer_line import EVERY_NODE, silent_ones
 from tidewarden.server.access.required_rights import ADMIN, LOGIN, on
 from tidewarden.server.access.users import DEFAULT_NAME
 from tidewarden.server.consumers.cluster_consumers import Closed, ClusterConsumers
@@ -117,7 +118,7 @@ def kill(connection: Connection, rest: Request) -> Pending:
         raise BadArg("CLIENT KILL needs ID, ADDR, USER, NAME or SESSION: whom it is to end.")
     known = served_consumers(connection.server.services)
     # a number is one of a node's
-    node = fields.pop("node", known.name if "client" in fields else "all")
+    node = fields.pop("node", known.name if "client" in fields else EVERY_NODE)
 
     async def closed() -> int:
         asker = asker_of(known.name, connection.peer.address)
@@ -132,7 +133,7 @@ def kill(connection: Connection, rest: Request) -> Pending:
 def _all_of(found: Closed) -> int:
     """Return how many were closed. Raises: Timeout: there may be others."""
     if found.unreachable:
-        silent = "; ".join(f"{one.node}: {one.why}" for one in found.unreachable)
+        silent = silent_ones(found.unreachable)
         raise Timeout(
             f"{found.closed} connections were closed; not all nodes have answered: {silent}"
         )

@@ -171,19 +171,6 @@ def kept_of(journal: Journal, vault: Vault, queue: str, account: str) -> list[Ke
     ]
 
 
-def open_question(raw: bytes, mac: Mac) -> Question | None:
-    """
-    Read the question of a message; None: it is of no node of this cluster, or of another version.
-    """
-    body = mac.open(raw)
-    if body is None:
-        return None
-    try:
-        return msgspec.msgpack.decode(body, type=Question)
-    except msgspec.DecodeError:
-        return None
-
-
 def reply_to(raw: bytes, reply: PeerReply, mac: Mac) -> bytes:
     """Make the message that answers the question in ``raw``."""
     return mac.reply_to(raw, msgspec.msgpack.encode(reply))

@@ -11,7 +11,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.peer_line import Mac
 from tidewarden.tokens.accounts.account_record import parse_row
 from tidewarden.tokens.journal.journal import Journal
-from tidewarden.tokens.journal.peer_queries import PeerReply, kept_of, open_question, reply_to
+from tidewarden.tokens.journal.peer_queries import PeerReply, Question, kept_of, reply_to
 from tidewarden.tokens.vault.vault import Vault
 
 from .outcome_notifier import OutcomeNotifier
@@ -93,7 +93,7 @@ class JournalReplay:
         """
         if self._mac is None:
             return None
-        question = open_question(raw, self._mac)
+        question = self._mac.question(raw, Question)
         if question is None or question.node not in ("", self._node):
             return None
         journal, vault = self._journal, self._vault

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
+from tidewarden.peer_line import UnreachableNode
 from tidewarden.server.consumers import questions
 from tidewarden.server.consumers.questions import (
     Consumer,
     ConsumersTold,
     Holding,
-    Unreachable,
     merged,
 )
 
@@ -77,7 +77,7 @@ def test_an_answer_is_bounded_and_says_that_there_are_more(monkeypatch: Any) -> 
 
 
 def test_what_is_counted_is_added_up_and_who_is_silent_named_in_order() -> None:
-    lost = [ConsumersTold(silent=(Unreachable(name, "gone"),)) for name in ("n2", "n1")]
+    lost = [ConsumersTold(silent=(UnreachableNode(name, "gone"),)) for name in ("n2", "n1")]
     told = merged((ConsumersTold(closed=2), *lost, ConsumersTold(closed=3)))
     assert told.closed == 5
     assert [one.node for one in told.silent] == ["n1", "n2"]

@@ -9,8 +9,8 @@ from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
 from tidewarden.errors import BadArg, NotFound, StoreDown
+from tidewarden.peer_line import EVERY_NODE
 from tidewarden.server.consumers.cluster_consumers import (
-    EVERY,
     Closed,
     ConsumerPage,
     HolderPage,
@@ -38,7 +38,7 @@ class ConsumerOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     user: Annotated[str, Meta(max_length=NAME_MAX)] = ""
     queue: Annotated[str, Meta(max_length=NAME_MAX)] = ""
-    node: NodeName = EVERY
+    node: NodeName = EVERY_NODE
     count: Annotated[int, Meta(ge=1, le=PAGE_MAX, description="How many at most.")] = 100
     after: After = ""
 
@@ -62,7 +62,7 @@ class Kill(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     user: Text | UnsetType = UNSET
     name: Text | UnsetType = UNSET
     session: Text | UnsetType = UNSET
-    node: NodeName = EVERY
+    node: NodeName = EVERY_NODE
 
 
 class ConsumerRoutes:
@@ -103,7 +103,7 @@ class ConsumerRoutes:
             for name, value in msgspec.structs.asdict(asked).items()
             if name != "node" and value is not UNSET
         }
-        if "client" in named and asked.node == EVERY:
+        if "client" in named and asked.node == EVERY_NODE:
             raise BadArg("client is a number of its node's: node has to name that.")
         if not named:
             raise BadArg("Nobody is named: client, address, user, name or session is needed.")

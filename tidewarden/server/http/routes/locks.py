@@ -18,10 +18,10 @@ from tidewarden.errors import (
     Stale,
     StoreDown,
 )
+from tidewarden.peer_line import UnreachableNode
 from tidewarden.queue import Queues
 from tidewarden.queue.locks import KEY_MAX, Locks
 from tidewarden.queue.task import LEASE_MAX_MS
-from tidewarden.server.consumers.questions import Unreachable
 from tidewarden.server.http.caller import SessionHeader, name_in_path, session_of
 from tidewarden.server.http.delivery import delivered
 from tidewarden.server.http.long_polls import LongPolls
@@ -97,7 +97,7 @@ class SeenLock(msgspec.Struct, kw_only=True):
     pid: str | UnsetType = UNSET
     since_ms: int | UnsetType = UNSET
     unreachable: (
-        Annotated[list[Unreachable], Meta(description="Nodes that may know, and are silent.")]
+        Annotated[list[UnreachableNode], Meta(description="Nodes that may know, and are silent.")]
         | UnsetType
     ) = UNSET
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from tidewarden.config.rights import Rights
 from tidewarden.errors import BadArg, Draining, Full, NotFound, Stale, StoreDown, Timeout
+from tidewarden.peer_line import silent_ones
 from tidewarden.queue import Queues
 from tidewarden.queue.sessions.sessions import GRACE_MAX_MS, GRACE_MS
 from tidewarden.queue.sessions.unbound import GRACE_MIN_MS
@@ -89,7 +90,7 @@ class SessionRoutes:
                 raise
             return
         if ended.unreachable:
-            silent = "; ".join(f"{one.node}: {one.why}" for one in ended.unreachable)
+            silent = silent_ones(ended.unreachable)
             raise Timeout(f"It has ended, and not all nodes know: {silent}")
 
 
