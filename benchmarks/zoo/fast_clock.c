@@ -7,6 +7,9 @@
  *
  * What is waited for lasts by these clocks too: a time-out of 30 s is 30 s of theirs. A long wait is
  * made of short ones, so that it notices a new anchor. Processor time is left as it is.
+ *
+ * A processor counts its own ticks, which nothing here can change. Valkey times its periodic work by
+ * them where /proc/cpuinfo says that they are regular; so that file is empty.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,7 +19,9 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/select.h>
@@ -239,3 +244,13 @@ int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, co
         if (failed != ETIMEDOUT || slice == 0) return failed;
     }
 }
+
+static FILE *opened(const char *next, const char *path, const char *mode) {
+    FILE *(*machine_open)(const char *, const char *);
+    *(void **)&machine_open = dlsym(RTLD_NEXT, next);
+    return machine_open(strcmp(path, "/proc/cpuinfo") ? path : "/dev/null", mode);
+}
+
+FILE *fopen(const char *restrict path, const char *restrict mode) { return opened("fopen", path, mode); }
+
+FILE *fopen64(const char *restrict path, const char *restrict mode) { return opened("fopen64", path, mode); }

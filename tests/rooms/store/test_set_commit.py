@@ -6,6 +6,7 @@ does not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import BadArg, ConfigError, NoQuorum, StoreDown
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store import StoreConnection
+from tidewarden.store.durability import set_commit
 from tidewarden.store.durability.held_answers import HeldFuture, Moved
 from tidewarden.store.durability.set_commit import ANSWERS, GROUPS_MAX
 from tidewarden.store.preflight import check_store
@@ -319,6 +321,35 @@ async def test_while_nothing_was_confirmed_for_so_long_it_is_refused_before_it_i
         assert time.monotonic() - began < SHORT_MS / 1000
     await eventually(lambda: not hasty.commits.warning())  # though nobody writes
     await hasty.write("k3")
+
+
+async def test_after_thousands_of_failed_groups_writes_go_on_once_they_can(
+    hasty: ReplicatedSeat,
+    stores: ReplicatedStores,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Eventually,
+) -> None:
+    # As many are refused at once in seconds as otherwise in minutes.
+    monkeypatch.setattr(set_commit, "RETRY_FIRST_S", 1e-300)
+    monkeypatch.setattr(set_commit, "RETRY_LAST_S", 0.0)
+    await hasty.write("before")
+    with stores.client() as client:
+        client.config_set("min-replicas-to-write", len(MEMBERS))
+        try:
+            before = hasty.commit.groups
+            with pytest.raises(NoQuorum):
+                await read(hasty)
+            await eventually(lambda: hasty.commit.groups - before > 8000, limit_s=60)
+        finally:
+            client.config_set("min-replicas-to-write", 0)
+
+    async def written() -> bool:
+        with contextlib.suppress(NoQuorum):
+            await read(hasty)
+            return True
+        return False
+
+    await eventually(written, limit_s=60)
 
 
 async def test_two_groups_are_under_way_at_a_time(

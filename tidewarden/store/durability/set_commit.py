@@ -46,6 +46,8 @@ WAIT_MS = 60
 """Longest WAIT; the set may shrink meanwhile, and the next mark reads the new one."""
 RETRY_FIRST_S, RETRY_S = 0.001, 0.05
 """First and longest pause after groups that failed at once, one after the other."""
+DOUBLINGS_MAX = 10
+"""Of the pause, which is at its longest long before."""
 RETRY_LAST_S = 0.25
 """Pause where no answer waits and groups have failed for a while."""
 AWHILE_S = 2.0
@@ -285,7 +287,8 @@ class SetCommit:
         now = self._loop.time()
         # The first flight may have met with a change, and one whose WAIT was in vain has waited.
         waited = now - lane.began_at > RETRY_S
-        pause_s = 0.0 if waited else min(RETRY_S, RETRY_FIRST_S * (2**lane.failures - 1))
+        doublings = min(lane.failures, DOUBLINGS_MAX)
+        pause_s = 0.0 if waited else min(RETRY_S, RETRY_FIRST_S * (2**doublings - 1))
         lane.failures += 1
         self._held.why, self._failed_at = self._data.fault or why, now
         self._trouble_since = self._trouble_since or now
