@@ -389,7 +389,10 @@ class HttpServer:
         )
         if not line.can_prepare(request).ok:
             return web.Response(status=403)
-        await line.prepare(request)
+        try:
+            await line.prepare(request)
+        except ConnectionResetError:  # The other node has gone meanwhile.
+            return web.Response()
 
         def known() -> None:
             if isinstance(request.protocol, HttpPeer):

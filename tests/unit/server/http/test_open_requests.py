@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from support.doors.http_site import ALICE, site
 from support.inspect import users_read_at
 
@@ -74,3 +75,28 @@ async def test_who_writes_is_answered(go_on: asyncio.Event) -> None:
         subject.server.reload({"admin"})
         go_on.set()
         assert (await asyncio.wait_for(asked, 20))[0] == 410
+
+
+async def test_a_node_that_goes_before_its_line_is_open_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = asyncio.Event()
+    can_prepare = web.WebSocketResponse.can_prepare
+
+    def hang_up(line: web.WebSocketResponse, request: web.BaseRequest) -> Any:
+        assert request.transport is not None
+        request.transport.abort()
+        gone.set()
+        return can_prepare(line, request)
+
+    async def serve(*_: Any) -> None:
+        raise AssertionError("nobody is there")
+
+    monkeypatch.setattr(web.WebSocketResponse, "can_prepare", hang_up)
+    async with site(lines={"/line": serve}) as subject:
+        address = f"http://127.0.0.1:{subject.server.port}/line"
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(aiohttp.ClientError):
+                await session.ws_connect(address)
+        await gone.wait()
+    assert "Error handling request" not in caplog.text
