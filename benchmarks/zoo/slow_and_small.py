@@ -12,6 +12,8 @@ HOUR_S = 3600.0
 CALM_S = 1800.0
 AFTER_S = 1.5 * HOUR_S
 """Whoever was refused for long is asked again, and could be given up still."""
+SAMPLED_AN_HOUR = 400
+"""Of each provider: one in ten seconds in the first hour, and a few of the accounts' own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,9 @@ class SlowAndSmall(Scenario):
 
     def judge(self, stage: Stage, figures: Figures) -> list[Check]:
         begun = stage.told("provider.quarantine_begun")
-        refused = sum(
-            len({one.grant.name for one in book.asked if one.kind == "400 invalid_grant"})
-            for book in stage.books.values()
-        )
+        hours = sum(self.parts * FLEETS[name].wrong_s for name in self.providers) / HOUR_S
         return [
             Check("told of it, each provider", max(begun.values(), default=0), 1),
             Check("providers told of", len(begun), len(self.providers), least=True),
-            Check("wasted requests for each account that is refused", figures.wasted / refused, 30),
+            Check("wasted requests an hour of refusals", figures.wasted / hours, SAMPLED_AN_HOUR),
         ]
