@@ -230,7 +230,7 @@ class Daemon:
         self._served = self.config
         changed = {name: _differences(before, self.config, name) for name in OF_TOKENS}
         if any(changed.values()):
-            self._tokens.change(self.config.providers, self.config.webhooks, self.config.companions)
+            self._tokens.change(self.config)
             for kind, words in changed.items():
                 for name, what in words.items():
                     log.info("%s %s: %s by SIGHUP", kind, name, what)

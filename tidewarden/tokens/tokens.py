@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tidewarden import errors
-from tidewarden.config.load import Companion, Config, Provider, Webhook
-from tidewarden.config.provider import queue_of
+from tidewarden.config.load import Config, Provider
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.duties import Duties
 from tidewarden.histograms import told_of
 from tidewarden.queue.near_reads import Mark
 from tidewarden.queue.task import check_range
 
-from .accounts.account_store import AccountStore
-from .accounts.cache import Cache
-from .accounts.directory import Directory
 from .custody.stored_providers import StoredProviders
 from .custody.vault_admin import VaultAdmin
-from .events.companion_cleanup import CompanionCleanup
-from .events.companions import Companions
-from .events.events import Events
-from .events.revocation import Revoker
-from .events.webhooks import Webhooks
-from .journal.journal import Journal
+from .events.account_events import AccountEvents
 from .limits import judgement
 from .limits.client_limits import ClientLimits
 from .limits.client_record import ClientRecord, read_client
-from .limits.node_limits import HostRateLimits
-from .provider_clients import ProviderClients
-from .refresh.journal_replay import JournalReplay
-from .refresh.outcome_notifier import Counts
 from .refresh.pool import figures as pool_figures
-from .refresh.rescue import Rescue
+from .refresh.refreshing import Refreshing
+from .shared_parts import SharedParts
 from .verbs.figures import Figures
 from .verbs.grants import Grants, Put
 from .verbs.listing import Listing
@@ -49,23 +37,6 @@ An account is refreshed at most once in so long by hand, or by readers to whom i
 use.
 """
 GENERATION_MAX = 4_294_967_295
-
-Job = Callable[[], Coroutine[Any, Any, None]]
-"""Runs for ever, or returns when there is nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenParts:
-    """Holds the parts that go on with other providers while a node runs."""
-
-    open_queues: Callable[[list[str]], Awaitable[None]]
-    clients: ProviderClients
-    hosts: HostRateLimits
-    figures: Figures
-    rescue: Rescue
-    revoker: Revoker
-    cleanup: CompanionCleanup
-
 
 MANY_A_TURN = 32
 """Of many tokens that are asked for at once, those that begin in one turn of the loop."""
@@ -83,55 +54,42 @@ class Tokens:
 
     def __init__(
         self,
-        *,
-        config: Config,
-        directory: Directory,
-        accounts: AccountStore,
+        shared: SharedParts,
+        stored: StoredProviders,
+        account_events: AccountEvents,
+        custody: VaultAdmin,
+        refreshing: Refreshing,
         grants: Grants,
         reader: Reader,
-        listing: Listing,
-        figures: Figures,
-        stories: Stories,
-        custody: VaultAdmin,
-        stored: StoredProviders,
-        parts: TokenParts,
-        replay: JournalReplay,
-        journal: Journal,
-        cache: Cache,
-        counts: Counts,
-        events: Events,
-        webhooks: Webhooks,
-        companions: Companions,
         forced_ms: int,
-        jobs: Sequence[Job],
         closing: contextlib.AsyncExitStack,
     ) -> None:
-        """Run ``jobs`` in :meth:`run`; ``closing`` ends the parts, the last one first."""
-        self._config = config
+        """Serve by these parts; ``closing`` ends them, the last one first."""
+        accounts, directory, cache = shared.accounts, shared.directory, shared.cache
+        clock, near = shared.clock, shared.near
+        self._shared = shared
+        self._config = shared.config
         self._directory = directory
         self._accounts = accounts
-        self._grants = grants
-        self._reader = reader
-        self._listing = listing
-        self._figures = figures
-        self._stories = stories
-        self.custody = custody
-        """What an operator does with the vault."""
+        self._journal = shared.journal
+        self._cache = cache
         self.stored_providers = stored
         """Those that are put while nodes run."""
         stored.follow(self._take_over)
-        self._chosen_companions: Mapping[str, Companion] = config.companions
-        self._parts = parts
-        self._pools = parts.clients.pools
-        self._replay = replay
-        self._journal = journal
-        self._cache = cache
-        self.counts = counts
-        self.events = events
-        self._webhooks = webhooks
-        self._companions = companions
+        self.custody = custody
+        """What an operator does with the vault."""
+        self._account_events = account_events
+        self.events = account_events.events
+        self._refreshing = refreshing
+        self.counts = refreshing.counts
+        self._pools = refreshing.clients.pools
+        self._grants = grants
+        self._reader = reader
+        self._listing = Listing(accounts, directory.queues, directory.known, near)
+        self._figures = Figures(directory.providers, self._listing.stats, clock)
+        closing.push_async_callback(self._figures.stop)
+        self._stories = Stories(accounts, directory.queues, cache, clock, shared.patience, near)
         self._forced_ms = forced_ms
-        self._jobs = jobs
         self._closing = closing
         self._running: asyncio.Task[None] | None = None
 
@@ -146,8 +104,13 @@ class Tokens:
         self._running = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
-                self._parts.clients.start(group, duties)
-                for job in self._jobs:
+                self._refreshing.clients.start(group, duties)
+                for job in (
+                    *self._refreshing.jobs(),
+                    *self.custody.jobs(),
+                    self.stored_providers.run,
+                    *self._account_events.jobs(),
+                ):
                     group.create_task(duties.keep(job.__qualname__, job))
         finally:
             self._running = None
@@ -170,30 +133,20 @@ class Tokens:
 
         Raises what the store raises; nothing has changed then.
         """
-        await self._parts.open_queues(
-            [queue_of(name, one.client_id) for name, one in providers.items()]
-        )
+        await self._shared.open_queues(providers)
 
-    def change(
-        self,
-        providers: Mapping[str, Provider],
-        webhooks: Mapping[str, Webhook],
-        companions: Mapping[str, Companion],
-    ) -> None:
+    def change(self, config: Config) -> None:
         """
-        Use these settings of the configuration file, and the providers that were put, from now on.
+        Use the providers, webhooks and companions of ``config``, and the providers that were put.
 
         Returns at once; what is under way ends as it began.
         """
-        self._chosen_companions = companions
-        self._change_providers(self.stored_providers.configure(providers))
-        self._companions.change(companions)
-        self.events.change(webhooks)
-        self._webhooks.change(webhooks)
+        self._config = config
+        self._change_providers(self.stored_providers.configure(config.providers))
 
     def answer_peer(self, raw: bytes) -> bytes | None:
         """Answer another node's question; None: it is not of this cluster."""
-        return self._replay.answer_peer(raw)
+        return self._refreshing.replay.answer_peer(raw)
 
     # --- verbs
 
@@ -391,11 +344,11 @@ class Tokens:
             "journal_writable": int(not self._journal.fault),
             "journal_damaged_bytes": self._journal.damaged_bytes,
             "events": dict(self.events.told),
-            "events_lost": self._companions.lost,
+            "events_lost": self._account_events.companions.lost,
             "webhooks": self.deliveries,
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served,
-            **told_of(self.counts.times, self._webhooks.times),
+            **told_of(self.counts.times, self._account_events.webhooks.times),
         }
 
     @property
@@ -406,7 +359,7 @@ class Tokens:
     @property
     def deliveries(self) -> dict[tuple[str, str], int]:
         """Return this node's deliveries by webhook and outcome."""
-        return dict(self._webhooks.sent)
+        return dict(self._account_events.webhooks.sent)
 
     async def why(self, subject: str) -> dict[str, Any]:
         """
@@ -459,13 +412,9 @@ class Tokens:
         self._change_providers(self.stored_providers.in_force)
 
     def _change_providers(self, providers: Mapping[str, Provider]) -> None:
-        parts = self._parts
-        parts.hosts.change(providers.values())
-        parts.clients.change(providers)
-        parts.figures.change(providers)
-        parts.rescue.change(providers)
-        parts.revoker.change(providers)
-        parts.cleanup.change(self._chosen_companions, providers)
+        config = replace(self._config, providers=dict(providers))
+        self._refreshing.change(config)
+        self._account_events.change(config)
 
     async def _held_by(self, provider: str) -> str:
         """Return what holds a client's accounts back, as far as it can be read; empty: nothing."""

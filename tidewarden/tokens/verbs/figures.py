@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from tidewarden import errors
@@ -18,7 +18,9 @@ AGE_S = 60.0
 
 class Figures:
     """
-    Reads figures for one node. ``one`` puts the figures of a provider together.
+    Reads the figures of ``providers`` for one node, which it looks up anew for each reading.
+
+    ``one`` puts the figures of a provider together.
 
     Each caller gets figures that were read after it asked, and shares them with all who have asked
     by then: to read thousands of providers takes a while, and many callers together would give the
@@ -27,22 +29,17 @@ class Figures:
 
     def __init__(
         self,
-        providers: Iterable[str],
+        providers: Collection[str],
         one: Callable[[str], Awaitable[dict[str, Any]]],
         clock: Clock,
     ) -> None:
-        self._providers: list[str] = []
-        self.change(providers)
+        self._providers = providers
         self._one = one
         self._clock = clock
         self._under_way: asyncio.Task[Stats] | None = None
         self._next: asyncio.Task[Stats] | None = None
         self._found: Stats = {}
         self._found_at = float("-inf")
-
-    def change(self, providers: Iterable[str]) -> None:
-        """Use these providers from now on."""
-        self._providers = sorted(providers)
 
     async def all(self) -> Stats:
         """Read now. Raises what the store raises."""
@@ -82,7 +79,7 @@ class Figures:
         # Who asks from here on is told what is read later.
         self._under_way, self._next = self._next, None
         began = self._clock.monotonic()
-        names = self._providers
+        names = sorted(self._providers)
         left, found = iter(names), Stats()
 
         async def read() -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from tidewarden.config.load import Provider
 from tidewarden.duties import Duties
+from tidewarden.tokens.accounts.directory import Directory
+from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 
-from .accounts.directory import Directory
-from .provider.token_endpoint import TokenEndpoint
-from .refresh.offline_refresh import OfflineClient
-from .refresh.pool import Pool
+from .offline_refresh import OfflineClient
+from .pool import Pool
 
 log = logging.getLogger("tidewarden.tokens")
 
