@@ -13,7 +13,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
 from tidewarden.errors import Error, NoLeader
 from tidewarden.raft import folder
-from tidewarden.raft.report import report
+from tidewarden.raft.operator_status import operator_status
 from tidewarden.raft.state import MemberView, Role, raft_address
 from tidewarden.store.client import StoreClient
 
@@ -102,7 +102,7 @@ class Observer:
 
     def status(self) -> dict[str, Any]:
         """Report as a member does, as far as there is anything to say."""
-        return report(self)
+        return operator_status(self)
 
     async def elected(self) -> None:
         """Wait for ever: a worker is never elected."""

@@ -22,8 +22,8 @@ from tidewarden.histograms import ELECTIONS, Family
 
 from . import folder, pysync, state
 from .operations import Operations
+from .operator_status import operator_status
 from .proposals import Proposals
-from .report import report
 from .store_facts import StoreFacts
 from .stores import LOOK, Stores
 from .ticker import Ticker
@@ -337,8 +337,8 @@ class RaftMember:
         """
         running, view = self._running, self._view()
         if running is None or view is None:
-            return report(self, heard_s=self.heard_s(), lease_s=self.lease_s())
-        return report(
+            return operator_status(self, heard_s=self.heard_s(), lease_s=self.lease_s())
+        return operator_status(
             self,
             commit=view.commit,
             heard_s=self.heard_s(),

@@ -12,8 +12,8 @@ from tidewarden.clock import Clock
 from tidewarden.errors import BadArg, Internal
 
 from .proposals import Proposals
-from .reports import REPORT_MAX, Report, is_report
 from .store_facts import StoreFacts
+from .store_reports import REPORT_MAX, Report, is_report
 from .ticker import Ticker
 from .voter import Voter
 
