@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tidewarden.clock import Clock, rest
-from tidewarden.progress import Progress
+from tidewarden.loop_watchdog import LoopWatchdog
 
 log = logging.getLogger("tidewarden.cluster")
 
@@ -35,10 +35,10 @@ class LeaderTasks:
     """
     Runs the duties of the leader.
 
-    Each is a :class:`tidewarden.progress.Progress` and what runs it: ``run(epoch, holder)``.
+    Each is a :class:`LoopWatchdog` and what runs it: ``run(epoch, holder)``.
     """
 
-    def __init__(self, clock: Clock, *duties: tuple[Progress, Run]) -> None:
+    def __init__(self, clock: Clock, *duties: tuple[LoopWatchdog, Run]) -> None:
         self._clock = clock
         self._duties = duties
         self.begun_anew = 0

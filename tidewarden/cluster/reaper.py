@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tidewarden.clock import Clock, rest
 from tidewarden.errors import Error, Internal, NotFound, Stale, StoreDown
-from tidewarden.progress import Progress
+from tidewarden.loop_watchdog import LoopWatchdog
 from tidewarden.queue import Queues
 
 from .registration import BEAT_S, NodeRecord, Registration, dead_nodes
@@ -39,7 +39,7 @@ class Reaper:
         self._queues = queues
         self._clock = clock
         self._heard_s = heard_s
-        self.duty = Progress("reaper", clock)
+        self.duty = LoopWatchdog("reaper", clock)
         self.reaped = 0
 
     async def run(self, epoch: int) -> None:

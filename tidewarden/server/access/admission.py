@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Any
 
-from tidewarden.budget import Budget
 from tidewarden.clock import Clock
 from tidewarden.config.addresses import client_network
+from tidewarden.cpu_budget import CpuBudget
 
 SHARE = 0.05  # of a core, for all of them
 # what is measured is half of the hundredth that one may cost: the kernel has its part
@@ -71,7 +71,7 @@ class UnauthenticatedPeer:
 
     def __init__(self, admission: AdmissionControl, door: object, peer: str) -> None:
         self._admission = admission
-        self._budget = Budget(SHARE_EACH, BURST_EACH_S)
+        self._budget = CpuBudget(SHARE_EACH, BURST_EACH_S)
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._inner: Any = None
@@ -241,7 +241,7 @@ class AdmissionControl:
     ) -> None:
         self.clock = clock
         self.meter = meter
-        self.budget = Budget(share, BURST_S)
+        self.budget = CpuBudget(share, BURST_S)
         self.held_total = 0  # times that one was not read for a while
         self.evicted_total = 0  # those that others came after
         self.on_room: set[Callable[[], None]] = set()

@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tidewarden.budget import Budget
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import User, check_secret
 from tidewarden.config.rights import Rights
 from tidewarden.config.secret import quick_hash
+from tidewarden.cpu_budget import CpuBudget
 from tidewarden.errors import Denied, WrongPass
 from tidewarden.log import OncePer
 
@@ -77,7 +77,7 @@ class Users:
         """Is told the user, the peer and the message of each refusal."""
         self._denials_said: dict[str, OncePer] = {}
         self._penalties = LoginThrottle(clock)
-        self._stretching = Budget(STRETCHING_SHARE, STRETCHING_BURST_S)
+        self._stretching = CpuBudget(STRETCHING_SHARE, STRETCHING_BURST_S)
         self.failures_total = 0
         self.denied_total: Counter[str] = Counter()
         # whom they called themselves, and who they are

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .clock import Clock
 
 
-class Progress:
+class LoopWatchdog:
     """
     Watches whether an endless loop makes progress.
 
