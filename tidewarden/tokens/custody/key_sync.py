@@ -18,7 +18,7 @@ from tidewarden.tokens.journal.journal_records import JournalAnswer, RawAnswer
 from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys
 from tidewarden.tokens.vault.vault import Place, Unsealable, Vault, key_id_of
 
-from .looking import look_for_ever
+from .repeat import repeat_for_ever
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -51,7 +51,7 @@ class KeySync:
     async def run(self) -> None:
         """Look every two seconds, for ever. What goes wrong is logged once, and tried again."""
         complaint = "the vault is not abreast of the cluster's"
-        await look_for_ever(self.look, self._clock, LOOK_S, complaint)
+        await repeat_for_ever(self.look, self._clock, LOOK_S, complaint)
 
     async def look(self) -> None:
         """

@@ -24,7 +24,7 @@ from tidewarden.config.stored_provider import provider_from, settings_of, shown
 from tidewarden.queue.catalog import Catalog
 from tidewarden.tokens.vault.provider_records import ProviderRecord, ProviderRecords
 
-from .looking import look_for_ever
+from .repeat import repeat_for_ever
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -150,7 +150,7 @@ class StoredProviders:
     async def run(self) -> None:
         """Look every second, for ever. What goes wrong is logged once, and tried again."""
         complaint = "what became of providers that were put is not known here"
-        await look_for_ever(self.look, self._clock, LOOK_S, complaint)
+        await repeat_for_ever(self.look, self._clock, LOOK_S, complaint)
 
     async def look(self) -> None:
         """Take over what others have put or removed. Raises what the store raises."""
