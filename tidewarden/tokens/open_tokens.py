@@ -17,7 +17,7 @@ from .accounts.account_store import AccountStore, RunScript
 from .accounts.cache import Cache
 from .accounts.directory import Directory
 from .accounts.near_accounts import NearAccounts
-from .accounts.settled import SettledAccounts
+from .accounts.waiting_readers import WaitingReaders
 from .custody.key_sync import restore_keys
 from .custody.stored_providers import StoredProviders
 from .custody.vault_admin import VaultAdmin
@@ -118,7 +118,7 @@ async def open_tokens(
             mac,
             cache,
             whole,
-            SettledAccounts(cache),
+            WaitingReaders(cache),
             failures.Patience(confirm_s, config.tokens.give_up_s),
         )
         await shared.open_queues(config.providers)
@@ -138,10 +138,11 @@ async def _put_together(
     forced_ms: int,
 ) -> Tokens:
     accounts, vault, clock = shared.accounts, shared.vault, shared.clock
-    cache, settled, near, counts = shared.cache, shared.settled, shared.near, Counts()
+    cache, near, counts = shared.cache, shared.near, Counts()
+    waiting_readers = shared.waiting_readers
     account_events = AccountEvents(shared, counts.revocations)
     lifecycle, revoker = account_events.lifecycle, account_events.revoker
-    grants = Grants(accounts, vault, shared.dice, settled, lifecycle, revoker)
+    grants = Grants(accounts, vault, shared.dice, waiting_readers, lifecycle, revoker)
 
     async def put(account: str, fields: Mapping[str, object]) -> bool:
         return await grants.take_in(*shared.directory.account(account), fields)
@@ -154,7 +155,7 @@ async def _put_together(
     offline = refreshing.offline
     closing.push_async_callback(offline.stop)
     reader = Reader(
-        accounts, shown, vault, clock, cache, settled, offline, connected, forced_ms, near
+        accounts, shown, vault, clock, cache, waiting_readers, offline, connected, forced_ms, near
     )
     closing.callback(reader.stop)
     await refreshing.replay.replay()

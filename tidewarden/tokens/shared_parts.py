@@ -18,7 +18,7 @@ from .accounts.account_store import AccountStore
 from .accounts.cache import Cache
 from .accounts.directory import Directory
 from .accounts.near_accounts import NearAccounts
-from .accounts.settled import SettledAccounts
+from .accounts.waiting_readers import WaitingReaders
 from .journal.journal import Journal
 from .journal.peer_queries import Peers
 from .policy.failures import Patience
@@ -58,7 +58,7 @@ class SharedParts:
     cache: Cache
     whole: set[str]
     """The providers whose rows the cache keeps whole."""
-    settled: SettledAccounts
+    waiting_readers: WaitingReaders
     patience: Patience
 
     @property

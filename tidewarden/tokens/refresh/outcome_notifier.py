@@ -10,7 +10,7 @@ from typing import Any
 from tidewarden.histograms import REFRESHES, Family
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step, parse_row
 from tidewarden.tokens.accounts.cache import Cache
-from tidewarden.tokens.accounts.settled import SettledAccounts
+from tidewarden.tokens.accounts.waiting_readers import WaitingReaders
 from tidewarden.tokens.events.lifecycle import AccountLifecycle
 from tidewarden.tokens.events.revocation import Revoker
 from tidewarden.tokens.journal.journal_records import JournalAnswer
@@ -71,13 +71,13 @@ class OutcomeNotifier:
         self,
         counts: Counts,
         cache: Cache,
-        settled: SettledAccounts,
+        waiting_readers: WaitingReaders,
         lifecycle: AccountLifecycle,
         revoker: Revoker,
     ) -> None:
         self._counts = counts
         self._cache = cache
-        self._settled = settled
+        self._waiting_readers = waiting_readers
         self._lifecycle = lifecycle
         self._revoker = revoker
 
@@ -106,7 +106,7 @@ class OutcomeNotifier:
         elif word == "GONE":
             log.info("%s was deleted while it was refreshed", account)
             await self._revoker.abandoned(provider, answer.account, parse_row(answer.row))
-        self._settled.tell(account, answer.generation + 1)
+        self._waiting_readers.wake(account, answer.generation + 1)
 
     def took(self, provider: str, outcome: str, seconds: float) -> None:
         """Count the seconds of a refresh whose end the store knows."""
@@ -152,8 +152,8 @@ class OutcomeNotifier:
         elif step.what == "dead":
             # Of one that is stopped the grant may live, and so may its token.
             self._cache.drop(f"{provider}/{account}")
-        self._settled.tell(f"{provider}/{account}", generation)
+        self._waiting_readers.wake(f"{provider}/{account}", generation)
 
     def moved_on(self, provider: str, account: str, generation: int) -> None:
         """Note that the account has another pair since its refresh began."""
-        self._settled.tell(f"{provider}/{account}", generation)
+        self._waiting_readers.wake(f"{provider}/{account}", generation)

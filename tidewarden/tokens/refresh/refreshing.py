@@ -40,7 +40,7 @@ class Refreshing:
         self.counts = counts
         self._under_way = under_way = UnderWay()
         self._notifier = notifier = OutcomeNotifier(
-            counts, cache, shared.settled, lifecycle, account_events.revoker
+            counts, cache, shared.waiting_readers, lifecycle, account_events.revoker
         )
         tell, refreshes, jumps = lifecycle.of_provider, counts.refreshes, counts.quarantines
         self._limits = NodeLimits(

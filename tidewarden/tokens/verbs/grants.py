@@ -15,7 +15,7 @@ from tidewarden.tokens.accounts.account_record import NO_DETAILS, AccountDetails
 from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.names import brought
 from tidewarden.tokens.accounts.sealing import seal_pair
-from tidewarden.tokens.accounts.settled import SettledAccounts
+from tidewarden.tokens.accounts.waiting_readers import WaitingReaders
 from tidewarden.tokens.events.lifecycle import AccountLifecycle
 from tidewarden.tokens.events.revocation import Revoker
 from tidewarden.tokens.policy import account_state, due_times
@@ -64,14 +64,14 @@ class Grants:
         accounts: AccountStore,
         vault: Vault,
         dice: Random,
-        settled: SettledAccounts,
+        waiting_readers: WaitingReaders,
         lifecycle: AccountLifecycle,
         revoker: Revoker,
     ) -> None:
         self._accounts = accounts
         self._vault = vault
         self._dice = dice
-        self._settled = settled
+        self._waiting_readers = waiting_readers
         self._lifecycle = lifecycle
         self._revoker = revoker
         self._holders: dict[bytes, str] = {}
@@ -144,7 +144,7 @@ class Grants:
                 queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS
             )
             if stored:
-                self._settled.tell(f"{provider.name}/{name}", row.generation)
+                self._waiting_readers.wake(f"{provider.name}/{name}", row.generation)
                 living = row.expires_at_ms > reading.now_ms
                 self._lifecycle.granted(provider.name, name, living=living, recovered=stored == 2)
                 state = account_state.state(row, None, reading.now_ms)
@@ -214,7 +214,7 @@ class Grants:
             await self._accounts.refresh(
                 queue, name, force_ms=FORCE_MS, seen=(row.grant, row.generation)
             )
-        self._settled.tell(f"{provider.name}/{name}", row.generation)
+        self._waiting_readers.wake(f"{provider.name}/{name}", row.generation)
         return noted
 
     async def take_in(

@@ -22,7 +22,7 @@ from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTrouble
 from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.accounts.near_accounts import NearAccounts
-from tidewarden.tokens.accounts.settled import SettledAccounts
+from tidewarden.tokens.accounts.waiting_readers import WaitingReaders
 from tidewarden.tokens.policy import account_state, due_times
 from tidewarden.tokens.policy.account_state import State
 from tidewarden.tokens.provider.token_response import Scalar
@@ -96,7 +96,7 @@ class Reader:
         vault: Vault,
         clock: Clock,
         cache: Cache,
-        settled: SettledAccounts,
+        waiting_readers: WaitingReaders,
         offline: OfflineRefresh,
         connected: Callable[[], bool],
         forced_ms: int,
@@ -108,7 +108,7 @@ class Reader:
         self._vault = vault
         self._clock = clock
         self._cache = cache
-        self._settled = settled
+        self._waiting_readers = waiting_readers
         self._offline = offline
         self._connected = connected
         self._near = near
@@ -364,7 +364,7 @@ class Reader:
     ) -> None:
         # This node's own refresher wakes it at once; another node's shows in the row alone.
         pause_s, most_s = WATCH_S
-        with self._settled.watching(account) as event:
+        with self._waiting_readers.watching(account) as event:
             try:
                 async with asyncio.timeout(limit_s):
                     while not event.is_set():
