@@ -45,8 +45,8 @@ from tidewarden.server.traffic.cluster_traffic import mac_of as traffic_mac
 from tidewarden.server.traffic.node_traffic import NodeTraffic
 from tidewarden.server.traffic.recorder import Recorder
 from tidewarden.store.client import StoreClient
+from tidewarden.store.full_store_writes import small_writes
 from tidewarden.store.preflight import warn_of_settings
-from tidewarden.store.removal_first import small_writes
 from tidewarden.store.snapshot import snapshot
 from tidewarden.tokens import Tokens, open_tokens
 

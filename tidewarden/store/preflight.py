@@ -11,7 +11,7 @@ from tidewarden.errors import ConfigError, Error, StoreDown
 
 from .client import StoreClient
 from .connect import redact
-from .removal_first import removal_first
+from .full_store_writes import full_store_write
 
 log = logging.getLogger("tidewarden.store")
 
@@ -185,7 +185,7 @@ async def check_store(link: StoreClient, cluster: str, *, replicated: bool = Fal
         raise StoreDown(link.why)
     stored = await link.call("GET", f"{{{cluster}}}:format")
     if stored is None:
-        await link.call(*removal_first("SET", f"{{{cluster}}}:format", FORMATS[-1], "NX"))
+        await link.call(*full_store_write("SET", f"{{{cluster}}}:format", FORMATS[-1], "NX"))
     elif stored.decode() not in FORMATS:
         raise ConfigError(
             [
@@ -194,7 +194,7 @@ async def check_store(link: StoreClient, cluster: str, *, replicated: bool = Fal
             ]
         )
     elif stored.decode() != FORMATS[-1]:
-        await link.call(*removal_first("SET", f"{{{cluster}}}:format", FORMATS[-1]))
+        await link.call(*full_store_write("SET", f"{{{cluster}}}:format", FORMATS[-1]))
     views = replicated or await _counts_views(link, cluster)
     oldest = min(infos, key=lambda info: numbers_of(info.get("redis_version", "0")))
     return StoreServer(

@@ -17,7 +17,7 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.store.connection import Arg, ReplyError, StoreConnection, pack
-from tidewarden.store.removal_first import removal_first
+from tidewarden.store.full_store_writes import full_store_write
 from tidewarden.store.reply_errors import error_of
 from tidewarden.store.reply_sink import ReplySink, fail_reply, ignore_errors
 
@@ -65,7 +65,7 @@ class FsyncCommit(GroupCommit):
         return (
             self._mark
             if made
-            else pack(removal_first("SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS))
+            else pack(full_store_write("SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS))
         )
 
     async def _written(self) -> asyncio.Future[Any]:
@@ -123,7 +123,7 @@ class FsyncCommit(GroupCommit):
         if self._task is not None or KEEP_MS - left_ms < REST_MS:
             await link.call("UNWATCH")
             return False
-        mark = removal_first(
+        mark = full_store_write(
             "SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS - REST_MS
         )  # another value of the same age
         words = (("MULTI",), mark, ("CONFIG", "SET", "appendfsync", "everysec"), ("EXEC",))

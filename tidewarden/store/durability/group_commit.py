@@ -24,7 +24,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.histograms import COMMITS, Family
 from tidewarden.store.connection import Arg, StoreConnection, pack
-from tidewarden.store.removal_first import removal_first
+from tidewarden.store.full_store_writes import full_store_write
 
 from .held_answers import DOWN, HeldAnswer, HeldAnswers, firm
 from .server_identity import INFO, ServerIdentity, ServerQuestion, identity_of
@@ -115,7 +115,7 @@ class GroupCommit:
     def _write_to(self, key: str) -> None:
         """Let the groups' own write be of this key."""
         self._mark = pack(("PEXPIRE", key, KEEP_MS))  # a write that a full store takes, too
-        self._first_mark = pack(removal_first("SET", key, "1", "PX", KEEP_MS))
+        self._first_mark = pack(full_store_write("SET", key, "1", "PX", KEEP_MS))
         self._there = False  # whether the key is, as far as we know
 
     def ground(self) -> ServerIdentity[str]:

@@ -23,7 +23,7 @@ _SOURCE = "redis.call('DEL', KEYS[2]) return redis.call(unpack(ARGV))"
 Call = Callable[..., asyncio.Future[Any]]
 
 
-def removal_first(verb: Arg, key: Arg, *rest: Arg) -> tuple[Arg, ...]:
+def full_store_write(verb: Arg, key: Arg, *rest: Arg) -> tuple[Arg, ...]:
     """
     Return the words that make ``verb key rest…`` pass at a full store.
 
@@ -36,6 +36,6 @@ def small_writes(call: Call) -> Call:
     """Wrap :meth:`Route.call` so that each of :data:`SMALL_WRITES` goes through at a full store."""
 
     def send(*words: Arg) -> asyncio.Future[Any]:
-        return call(*(removal_first(*words) if words[0] in SMALL_WRITES else words))
+        return call(*(full_store_write(*words) if words[0] in SMALL_WRITES else words))
 
     return send
