@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from tidewarden.queue.task import Taken
 
 from .job_numbers import Job
-from .looks import look_at_each
 from .replies import DEADLINE_SOON, TIMED_OUT, job
 from .tube_names import queue_of
+from .tube_state import read_tubes
 
 if TYPE_CHECKING:
     from .connection import JobConnection
@@ -102,7 +102,7 @@ async def take_first(connection: JobConnection, queues: list[str]) -> Taken | No
     shards = [shard for queue in queues for shard in jobs.queues.catalog.shards[queue]]
     tries = 0 if len(shards) == 1 else TRIES
     for _ in range(tries):
-        seen = await look_at_each(jobs.queues, queues)
+        seen = await read_tubes(jobs.queues, queues)
         heads = [one.ready for one in seen if one.ready is not None and not one.paused_until_ms]
         if not heads:
             return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from .context import DoorContext
 from .jobs import priority_of
-from .looks import Look
+from .tube_state import TubeState
 
 STATES = {"leased": "reserved", "waiting": "delayed"}
 """What beanstalkd calls other states than ours; one that waits in its lane cannot be reserved."""
@@ -76,7 +76,7 @@ def seconds_left(left_ms: int) -> int:
     return max(0, left_ms - 1) // 1000
 
 
-def of_tube(door: DoorContext, tube: str, seen: Look) -> str:
+def of_tube(door: DoorContext, tube: str, seen: TubeState) -> str:
     """Show a tube; who uses, watches and waits is of this node."""
     left_ms = seen.paused_until_ms - seen.now_ms
     return document(
@@ -95,14 +95,14 @@ def of_tube(door: DoorContext, tube: str, seen: Look) -> str:
     )
 
 
-def of_node(door: DoorContext, seen: Iterable[Look], tubes: int) -> str:
+def of_node(door: DoorContext, seen: Iterable[TubeState], tubes: int) -> str:
     """
     Show jobs of the whole cluster; connections, commands and the process are of this node.
     """
-    looks = list(seen)
-    counts = {name: sum(one.counts[name] for one in looks) for name in _STATES}
+    tubes_seen = list(seen)
+    counts = {name: sum(one.counts[name] for one in tubes_seen) for name in _STATES}
     counters = {
-        name: sum(one.counters.get(name, 0) for one in looks) for name in ("expired", "put")
+        name: sum(one.counters.get(name, 0) for one in tubes_seen) for name in ("expired", "put")
     }
     connections = door.peers.connections
     used = resource.getrusage(resource.RUSAGE_SELF)
