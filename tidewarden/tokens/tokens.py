@@ -29,7 +29,7 @@ from .verbs.figures import Figures
 from .verbs.grants import Grants, Put
 from .verbs.listing import Listing
 from .verbs.reader import AccountToken, Reader
-from .why.stories import Stories
+from .why.story_reader import StoryReader
 
 FORCED_MS = 5000
 """
@@ -66,7 +66,7 @@ class Tokens:
     ) -> None:
         """Serve by these parts; ``closing`` ends them, the last one first."""
         accounts, directory, cache = shared.accounts, shared.directory, shared.cache
-        clock, near = shared.clock, shared.near
+        clock, near, queue_of = shared.clock, shared.near, directory.queues
         self._shared = shared
         self._config = shared.config
         self._directory = directory
@@ -85,10 +85,10 @@ class Tokens:
         self._pools = refreshing.clients.pools
         self._grants = grants
         self._reader = reader
-        self._listing = Listing(accounts, directory.queues, directory.known, near)
+        self._listing = Listing(accounts, queue_of, directory.known, near)
         self._figures = Figures(directory.providers, self._listing.stats, clock)
         closing.push_async_callback(self._figures.stop)
-        self._stories = Stories(accounts, directory.queues, cache, clock, shared.patience, near)
+        self._story_reader = StoryReader(accounts, queue_of, cache, clock, shared.patience, near)
         self._forced_ms = forced_ms
         self._closing = closing
         self._running: asyncio.Task[None] | None = None
@@ -369,9 +369,9 @@ class Tokens:
         the store is away, that is the story. Raises: BadArg, NotFound.
         """
         if "/" not in subject:
-            return await self._stories.provider(self._directory.provider(subject))
+            return await self._story_reader.provider(self._directory.provider(subject))
         provider, _, name = self._directory.account(subject)
-        return await self._stories.account(provider, name)
+        return await self._story_reader.account(provider, name)
 
     async def client_of(self, provider: str) -> tuple[ClientRecord, int, int]:
         """

@@ -24,7 +24,7 @@ AWAY_S = 5.0
 """A store that has not answered for so long is told to be away."""
 
 
-class Stories:
+class StoryReader:
     """Tells stories for one node."""
 
     def __init__(
