@@ -25,7 +25,7 @@ from .operations import Operations
 from .operator_status import operator_status
 from .proposals import Proposals
 from .store_facts import StoreFacts
-from .stores import LOOK, Stores
+from .store_queries import LOOK, StoreQueries
 from .ticker import Ticker
 from .voter import Voter
 
@@ -45,7 +45,7 @@ class Running:
     voter: Voter
     proposals: Proposals
     operations: Operations
-    stores: Stores
+    stores: StoreQueries
     beating: asyncio.Task[None]
 
 
@@ -141,7 +141,7 @@ class RaftMember:
             lambda: list(self._addresses),
             self._view,
         )
-        stores = Stores(
+        stores = StoreQueries(
             ticker,
             voter,
             proposals,
@@ -485,7 +485,7 @@ class RaftMember:
 
     # Between the loop and the thread.
 
-    def _stores(self) -> Stores:
+    def _stores(self) -> StoreQueries:
         if self._running is None:
             raise Draining("Raft is not running on this node.")
         return self._running.stores

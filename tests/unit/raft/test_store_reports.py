@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.manual_clock import ManualClock
 
 from tidewarden.raft.store_facts import StoreFacts
+from tidewarden.raft.store_queries import BEAT_STANDS_S, StoreQueries
 from tidewarden.raft.store_reports import DEPTH_MAX, REPORT_MAX, Report, StoreReports, is_report
-from tidewarden.raft.stores import BEAT_STANDS_S, Stores
 
 REPORT = ("a", 1, 0.5, True, ("b", "c"))
 STANDS_S = 0.85
@@ -130,7 +130,7 @@ class Scene:
         ticker: Any = PlayedTicker(self.voter)
         voter: Any = self.voter
         proposals: Any = None
-        self.stores = Stores(ticker, voter, proposals, self.clock, pace, lambda: None)
+        self.stores = StoreQueries(ticker, voter, proposals, self.clock, pace, lambda: None)
         self.stores.say(("fine",), False, STANDS_S * pace)
         self.began_s = self.clock.monotonic()
 

@@ -28,7 +28,7 @@ BEAT_STANDS_S = 0.15
 """So long after the loop's beat, at pace 1, a report that is stood by counts as said anew."""
 
 
-class Stores:
+class StoreQueries:
     """
     Holds what the members have agreed on about the stores, and what each says of its own.
 
