@@ -14,7 +14,7 @@ from tidewarden.config.load import Provider
 from tidewarden.tokens.provider import advice
 from tidewarden.tokens.provider.token_response import Verdict
 
-from .evidence import Silence, Told
+from .answer_counts import Silence, Told
 
 log = logging.getLogger("tidewarden.tokens")
 

@@ -22,9 +22,9 @@ from tidewarden.tokens.provider.token_response import Verdict
 
 from . import judgement, throttle
 from .adaptive_concurrency import AdaptiveConcurrency
+from .answer_counts import AnswerCounts, Ended, Silence, kind_of
 from .circuit_breaker import CircuitBreaker
 from .client_record import Change, ClientRecord, SharedRecord
-from .evidence import AnswerCounts, Ended, Silence, kind_of
 from .judgement import Assessment
 from .node_limits import NodeLimits
 

@@ -25,7 +25,7 @@ from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.provider import advice
 
-from .evidence import Bucket, Silence
+from .answer_counts import Bucket, Silence
 from .node_limits import NodeLimits
 
 log = logging.getLogger("tidewarden.tokens")

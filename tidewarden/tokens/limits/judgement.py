@@ -18,8 +18,7 @@ import msgspec
 from tidewarden.config.error_classes import Kind
 
 from . import throttle
-from .client_record import SAMPLE_WELL_MS, ClientEvent, ClientRecord, Quarantine
-from .evidence import (
+from .answer_counts import (
     ANSWERS,
     FAILED,
     HOUR_MS,
@@ -31,6 +30,7 @@ from .evidence import (
     total,
     within,
 )
+from .client_record import SAMPLE_WELL_MS, ClientEvent, ClientRecord, Quarantine
 
 HEARD_MS = 180_000
 """A node whose trouble goes on tells of it again sooner; what is older is forgotten."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from tidewarden.config.error_classes import Kind
 
+from .answer_counts import Bucket, Told, within
 from .client_record import ClientRecord, Hold, Rate
-from .evidence import Bucket, Told, within
 
 HOLD_WINDOWS_MS = (4_000, 30_000)
 """What is judged by: the last moment where much comes, longer where little does."""

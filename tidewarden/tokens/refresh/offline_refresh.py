@@ -20,8 +20,8 @@ from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.cache import Cache, CachedToken
+from tidewarden.tokens.limits.answer_counts import Ended
 from tidewarden.tokens.limits.client_limits import ClientLimits
-from tidewarden.tokens.limits.evidence import Ended
 from tidewarden.tokens.policy import due_times, failures
 from tidewarden.tokens.provider.token_response import Verdict
 

@@ -23,8 +23,8 @@ from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
 from tidewarden.tokens.accounts.account_store import AccountStore, Opened
 from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.limits.adaptive_concurrency import late
+from tidewarden.tokens.limits.answer_counts import Ended, is_refusal, kind_of
 from tidewarden.tokens.limits.client_limits import ClientLimits
-from tidewarden.tokens.limits.evidence import Ended, is_refusal, kind_of
 from tidewarden.tokens.policy import due_times, failures
 from tidewarden.tokens.policy.failures import Case, Patience
 from tidewarden.tokens.provider import token_response

@@ -16,8 +16,8 @@ from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.limits import judgement, throttle
+from tidewarden.tokens.limits.answer_counts import Silence, total
 from tidewarden.tokens.limits.client_record import SAMPLE_MS, ClientRecord, Hold, Quarantine
-from tidewarden.tokens.limits.evidence import Silence, total
 from tidewarden.tokens.policy import account_state, due_times, failures
 from tidewarden.tokens.provider import advice
 
