@@ -34,7 +34,7 @@ OPENED_TOGETHER = 32  # queues that are made, or read, at a time
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """Holds what several rooms of one node's tokens build upon."""
+    """Holds the parts that several rooms of one node's tokens build upon."""
 
     config: Config
     queues: Queues
@@ -54,7 +54,7 @@ class SharedParts:
     endpoint: TokenEndpoint
     peers: Peers
     mac: Mac | None
-    """Proves that nodes may ask each other for answers; None: nobody is asked or answered."""
+    """Proves that nodes may ask each other for answers; None: no node is asked or answered."""
     cache: Cache
     whole: set[str]
     """The providers whose rows the cache keeps whole."""

@@ -33,13 +33,13 @@ from .why.story_reader import StoryReader
 
 FORCED_MS = 5000
 """
-An account is refreshed at most once in so long by hand, or by readers to whom its token is of no
-use.
+An account is refreshed at most once in so long by hand, or for readers whom its token does not
+serve.
 """
 GENERATION_MAX = 4_294_967_295
 
 MANY_A_TURN = 32
-"""Of many tokens that are asked for at once, those that begin in one turn of the loop."""
+"""Reads that begin in one turn of the loop, if many tokens are asked for at once."""
 
 
 class Tokens:
@@ -74,10 +74,10 @@ class Tokens:
         self._journal = shared.journal
         self._cache = cache
         self.stored_providers = stored
-        """Those that are put while nodes run."""
+        """The providers that are put while nodes run."""
         stored.follow(self._take_over)
         self.custody = custody
-        """What an operator does with the vault."""
+        """The operators' verbs of the vault."""
         self._account_events = account_events
         self.events = account_events.events
         self._refreshing = refreshing
@@ -97,9 +97,9 @@ class Tokens:
 
     async def run(self, duties: Duties) -> None:
         """
-        Refresh what falls due on this node until cancelled or stopped; ``duties`` keeps it going.
+        Refresh due accounts on this node until cancelled or stopped.
 
-        What is under way is finished, 13 s at most.
+        ``duties`` keeps the jobs going. Refreshes that are under way are finished, in 13 s at most.
         """
         self._running = asyncio.current_task()
         try:
@@ -117,7 +117,7 @@ class Tokens:
 
     async def stop(self) -> None:
         """
-        End :meth:`run`, finishing what is under way (13 s at most).
+        End :meth:`run`, once refreshes that are under way have ended, in 13 s at most.
 
         It closes the journal and every connection.
         """
@@ -129,7 +129,7 @@ class Tokens:
 
     async def prepare(self, providers: Mapping[str, Provider]) -> None:
         """
-        Make what the store needs for these providers, before :meth:`change`.
+        Make the queues of these providers, before :meth:`change`.
 
         Raises what the store raises; nothing has changed then.
         """
@@ -139,7 +139,7 @@ class Tokens:
         """
         Use the providers, webhooks and companions of ``config``, and the providers that were put.
 
-        Returns at once; what is under way ends as it began.
+        Returns at once; refreshes and deliveries that are under way end as they began.
         """
         self._config = config
         self._change_providers(self.stored_providers.configure(config.providers))
@@ -152,11 +152,10 @@ class Tokens:
 
     async def put(self, account: str, fields: Mapping[str, Any]) -> int:
         """
-        Store a grant: a new consent's tokens, as the names of RFC 6749 and ``expires_at_ms``.
-        Returns its generation now.
+        Store a grant: a new consent's tokens, by the names of RFC 6749, and ``expires_at_ms``.
 
-        A refresh token that the account's grant began with, or holds now, changes nothing: a
-        repeated put is safe.
+        Returns its generation now. A refresh token that the account's grant began with, or holds
+        now, changes nothing: a repeated put is safe.
 
         Raises: BadArg: which field, what was found, what is allowed. Full: the store has no room.
         """
@@ -164,7 +163,7 @@ class Tokens:
 
     async def put_told(self, account: str, fields: Mapping[str, Any], *, keep: bool = False) -> Put:
         """
-        Put an account as :meth:`put` does, and return what came of it.
+        Put an account as :meth:`put` does, and return the outcome.
 
         ``keep``: an account that is there and not dead stays as it is, whatever is put.
         """
@@ -297,7 +296,7 @@ class Tokens:
 
     async def stats(self) -> dict[str, dict[str, Any]]:
         """
-        Return the accounts by state and how it stands with us, per provider.
+        Return each provider's accounts by state, and the state of the provider itself.
 
         The cost does not grow with the number of accounts.
 
@@ -315,9 +314,9 @@ class Tokens:
         """
         Count a provider's accounts whose refreshes fall due in each of the next steps of time.
 
-        About, where there are many, for the cost does not grow with them. Those that are due
-        already count as of the first step. Also the mark of a copy that stands in for the primary,
-        else an empty one. Raises: NotFound.
+        The counts are estimates if there are many, because the cost does not grow with them.
+        Accounts that are due already count as of the first step. The mark of a copy that stands in
+        for the primary comes along, else an empty one. Raises: NotFound.
         """
         return await self._listing.due(self._directory.provider(provider).name, step_ms, steps)
 
@@ -325,7 +324,7 @@ class Tokens:
         """
         Return :meth:`stats` within ``wait_s``, or as they were before, and their age in seconds.
 
-        None: neither is to be had.
+        None: neither could be had.
         """
         return await self._figures.latest(wait_s)
 
@@ -365,8 +364,8 @@ class Tokens:
         """
         Tell the story of an account, or of a provider.
 
-        It says what was answered, what was concluded, what comes next, and what can be done. While
-        the store is away, that is the story. Raises: BadArg, NotFound.
+        The story says what was answered, what was concluded, what comes next, and what can be done.
+        While the store is away it says so. Raises: BadArg, NotFound.
         """
         if "/" not in subject:
             return await self._story_reader.provider(self._directory.provider(subject))
@@ -386,28 +385,28 @@ class Tokens:
 
     async def release_provider(self, provider: str) -> None:
         """
-        Release a provider: its refusals are true, and what holds our client back is over.
+        Release a provider, as an operator asks: its refusals are true, and no hold is left.
 
-        An operator says so. Raises: NotFound.
+        Raises: NotFound.
         """
         await self._limits(provider).change(judgement.release)
 
     async def quarantine_provider(self, provider: str) -> None:
         """
-        Quarantine a provider: none of its accounts is to be given up.
+        Quarantine a provider, as an operator asks: none of its accounts is given up.
 
-        An operator says so, until :meth:`release_provider`. Raises: NotFound.
+        That lasts until :meth:`release_provider`. Raises: NotFound.
         """
         await self._limits(provider).change(judgement.set_quarantine)
 
     async def probe_provider(self, provider: str) -> None:
-        """Probe a provider now that all hold back from, as an operator asks. Raises: NotFound."""
+        """Probe a provider that is held now, as an operator asks. Raises: NotFound."""
         await self._limits(provider).change(judgement.ask_probe)
 
     # --- within
 
     async def _take_over(self, providers: Mapping[str, Provider]) -> None:
-        """Use the providers of which some were put, or removed, while nodes run."""
+        """Use the providers in force, some of which were put or removed while nodes run."""
         await self.prepare(providers)
         self._change_providers(self.stored_providers.in_force)
 
@@ -417,7 +416,9 @@ class Tokens:
         self._account_events.change(config)
 
     async def _held_by(self, provider: str) -> str:
-        """Return what holds a client's accounts back, as far as it can be read; empty: nothing."""
+        """
+        Return the reason why a client's accounts are held, as far as it can be read; empty: none.
+        """
         try:
             record, _, _ = await self.client_of(provider)
         except errors.Error:

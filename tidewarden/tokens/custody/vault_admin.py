@@ -18,7 +18,7 @@ class VaultAdmin:
     """
     Administers the vault of one node.
 
-    :meth:`start`, then the coroutines of :meth:`jobs`; :meth:`stop` last.
+    Call :meth:`start` first, then run the coroutines of :meth:`jobs`, and call :meth:`stop` last.
     """
 
     def __init__(self, shared: SharedParts, put: Put) -> None:
@@ -37,7 +37,7 @@ class VaultAdmin:
         self._directory = directory
 
     async def start(self) -> None:
-        """Say what this node knows. Raises what the store raises."""
+        """Write down in the store which keys this node knows. Raises what the store raises."""
         await self.keeper.look()
 
     def jobs(self) -> Sequence[Job]:
@@ -46,7 +46,7 @@ class VaultAdmin:
 
     async def stop(self) -> None:
         """
-        Hand on what is under way; let no rotation wait for this node, unless answers are left.
+        Hand a rotation on, and let none wait for this node unless its journal has answers left.
 
         Call it after the jobs have ended.
         """

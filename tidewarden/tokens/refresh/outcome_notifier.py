@@ -1,4 +1,4 @@
-"""Tells the rest of a node what became of a refresh: its readers, its events, its counters."""
+"""Tells the outcome of a refresh to the rest of a node: its readers, its events, its counters."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ log = logging.getLogger("tidewarden.tokens")
 
 @dataclass(slots=True)
 class Counts:
-    """Counts what a node's refreshers have done since its start."""
+    """Counts the outcomes of a node's refreshes since its start."""
 
     refreshes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By provider and class of outcome."""
+    """Refreshes by provider and class of outcome."""
     late: Counter[str] = field(default_factory=Counter)
     """Refreshes that succeeded after the old access token had expired, by provider."""
     short_lives: Counter[str] = field(default_factory=Counter)
@@ -38,7 +38,7 @@ class Counts:
     quarantines: Counter[str] = field(default_factory=Counter)
     """Times that a provider's refusals jumped and nobody was declared dead for it."""
     revocations: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Deleted accounts' tokens by provider and what became of them there."""
+    """Revocations of deleted accounts' tokens, by provider and outcome."""
     adopted: int = 0
     """Answers that were found in another node's journal."""
     orphans: int = 0
@@ -62,7 +62,7 @@ class Counts:
 
 class OutcomeNotifier:
     """
-    Notifies readers, events and counters of what became of one node's refreshes.
+    Notifies readers, events and counters of the outcomes of one node's refreshes.
 
     Every method but :meth:`stored` returns at once and raises nothing.
     """

@@ -20,7 +20,7 @@ log = logging.getLogger("tidewarden.tokens")
 
 @dataclass(frozen=True, slots=True)
 class ProviderClient:
-    """Holds what refreshes the accounts of one provider's client."""
+    """Holds the parts that refresh the accounts of one provider's client."""
 
     provider: Provider
     pool: Pool
@@ -134,7 +134,7 @@ class ProviderClients:
         self._tasks[name] = self._group.create_task(run())
 
     async def _end(self, provider: Provider, running: asyncio.Task[None] | None) -> None:
-        """Wait until what was under way has ended, then drop the connections."""
+        """Wait until refreshes that were under way have ended, then drop the connections."""
         if running is not None:
             await asyncio.wait([running])
         await self._endpoint.forget(provider)

@@ -1,4 +1,4 @@
-"""Refreshes the accounts of a node: the clients of its providers, and what runs beside them."""
+"""Refreshes the accounts of a node by its providers' clients and the jobs that run beside them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Refreshing:
     """
 
     def __init__(self, shared: SharedParts, account_events: AccountEvents, counts: Counts) -> None:
-        """Tell ``account_events`` what becomes of accounts, and count it in ``counts``."""
+        """Tell ``account_events`` the outcomes of refreshes, and count them in ``counts``."""
         directory, accounts, queues = shared.directory, shared.accounts, shared.queues
         cache, clock, dice = shared.cache, shared.clock, shared.dice
         node, nodes, lifecycle = shared.node, shared.nodes, account_events.lifecycle
@@ -61,7 +61,7 @@ class Refreshing:
         )
 
     def jobs(self) -> Sequence[Job]:
-        """Return what runs beside the refreshers."""
+        """Return the jobs that run beside the refreshers."""
         return self.replay.run, self._rescue.run, self._unconfigured.say
 
     def change(self, config: Config) -> None:
@@ -71,7 +71,7 @@ class Refreshing:
         self._rescue.change(config.providers)
 
     def _client(self, provider: Provider) -> ProviderClient:
-        """Make what refreshes the accounts of one provider."""
+        """Make the parts that refresh the accounts of one provider."""
         shared, notifier, under_way = self._shared, self._notifier, self._under_way
         queues, accounts, journal = shared.queues, shared.accounts, shared.journal
         vault, clock, dice, node = shared.vault, shared.clock, shared.dice, shared.node

@@ -1,4 +1,4 @@
-"""Puts the figures of every provider together once for all requests at a time."""
+"""Puts the figures of every provider together, once for all requests that wait for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Stats = dict[str, dict[str, Any]]
 # Providers that are asked for together: more would keep others' requests waiting for the store.
 AT_ONCE = 32
 AGE_S = 60.0
-"""Figures that are older help nobody any more."""
+"""Figures that are older than that are not shown."""
 
 
 class Figures:
@@ -42,7 +42,7 @@ class Figures:
         self._found_at = float("-inf")
 
     async def all(self) -> Stats:
-        """Read now. Raises what the store raises."""
+        """Read the figures now. Raises what the store raises."""
         if self._next is None:
             self._next = asyncio.create_task(
                 self._read_after(self._under_way), name="figures of the providers"
@@ -52,9 +52,9 @@ class Figures:
 
     async def latest(self, wait_s: float) -> tuple[Stats, float] | None:
         """
-        Return what is read within ``wait_s``, else what was last read, and its age in seconds.
+        Return the figures read within ``wait_s``, else the last ones, and their age in seconds.
 
-        None: nothing is known. The reading goes on for the next caller.
+        None: there are none. The reading goes on for the next caller.
         """
         try:
             async with asyncio.timeout(wait_s):

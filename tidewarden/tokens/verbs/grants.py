@@ -25,11 +25,11 @@ from tidewarden.tokens.vault.vault import Place, Unsealable, Vault
 
 PUT_TRIES_MAX = 10
 SPARE_FIELD = "spare_refresh_token"
-"""In a sealed export: the refresh token of an account's spare pair, beside its own."""
+"""The field of a sealed export for the refresh token of an account's spare pair."""
 MARK_FIELDS = ("origin", "generation")
 """
-In a sealed export: the mark of the token that the grant began with, hexadecimal, and which of its
-pairs this is.
+The fields of a sealed export for the mark of the grant's first token, hexadecimal, and for the
+generation of the pair.
 """
 ELSEWHERE = (
     # The generation of the request that a spare of another cluster came of: none that is counted
@@ -37,14 +37,14 @@ ELSEWHERE = (
     4_294_967_294
 )
 HOLDERS_MAX = 10_000
-"""Tokens of which is known whose they are."""
+"""The most single-use tokens whose accounts are remembered."""
 FORCE_MS = 5_000  # Who gives a parameter that was missing does not wait for the next try.
 NEW_MS = 60_000  # A grant without an access token is wanted refreshed within this.
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Says what came of putting a grant."""
+    """Says the outcome of a put."""
 
     generation: int
     change: Literal["new", "renewed", "same"]
@@ -53,7 +53,7 @@ class Put:
     stored.
     """
     state: State
-    """How the account is now."""
+    """The state of the account now."""
 
 
 class Grants:
@@ -75,7 +75,9 @@ class Grants:
         self._lifecycle = lifecycle
         self._revoker = revoker
         self._holders: dict[bytes, str] = {}
-        """Names by the marks of single-use tokens that were put here, the latest at the end."""
+        """
+        Account names by the marks of single-use tokens that were put here, the latest at the end.
+        """
 
     async def delete(self, provider: Provider, queue: str, name: str) -> bool:
         """See ``Tokens.delete``."""
@@ -155,9 +157,10 @@ class Grants:
 
     async def _check_holder(self, provider: Provider, queue: str, name: str, token: str) -> None:
         """
-        Note whose a single-use token is.
+        Note the account of a single-use token.
 
-        Of what other nodes were given this one does not know. Raises: BadArg: it is another's.
+        This node does not know the tokens that other nodes were given. Raises: BadArg: the token is
+        another account's.
         """
         mark = self._vault.fingerprint(provider.name, "", token)
         other = self._holders.pop(mark, name)
@@ -199,7 +202,7 @@ class Grants:
         self, provider: Provider, queue: str, name: str, reading: AccountReading, grant: names.Grant
     ) -> bool:
         """
-        Store what a put of the same grant changes beside the tokens.
+        Store the changes that a put of the same grant makes beside the tokens.
 
         Returns False when the account's grant has changed meanwhile.
         """
