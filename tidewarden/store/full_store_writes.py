@@ -1,11 +1,10 @@
 """
-A single write that a full store takes.
+Makes single writes that pass at a full store.
 
-It is sent as a script that begins with a removal, after which the store refuses nothing.
-
-For the few small records that a node cannot do without (a format, a group commit's mark, the
-vault's). What grows with the load must not go this way; keys of the queues are written by scripts
-of their own, which begin so themselves.
+Such a write is sent as a script that begins with a removal, after which the store refuses nothing.
+It is for the few small records that a node cannot do without (a format, a group commit's mark, the
+vault's). Records that grow with the load must not go this way; keys of the queues are written by
+scripts of their own, which begin so themselves.
 """
 
 from __future__ import annotations

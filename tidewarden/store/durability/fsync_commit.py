@@ -29,7 +29,7 @@ AWAKE = pack(("CONFIG", "SET", "appendfsync", "always"))
 
 
 class FsyncCommit(GroupCommit):
-    """Commits what is sent by :attr:`route`: an answer leaves once its write is on disk."""
+    """Commits the scripts sent by :attr:`route`: an answer leaves once its write is on disk."""
 
     def __init__(
         self, data: StoreConnection, link: StoreConnection, key: str, limit_ms: int, clock: Clock
@@ -219,12 +219,12 @@ class FsyncReply:
         self.done = receiver.done
 
     def set_result(self, reply: Any, /) -> None:
-        """Note the reply; whether the write lasts is not known yet."""
+        """Note the reply, although it is not known yet whether the write lasts."""
         self._reply = reply
         self._window.hold(self)
 
     def set_exception(self, error: BaseException, /) -> None:
-        """Pass on that the call was refused, or that its outcome is unknown."""
+        """Pass the error on: the call was refused, or its outcome is unknown."""
         fail_reply(self._receiver, error)
 
     def confirmed(self) -> None:
