@@ -1,4 +1,4 @@
-"""A worker's knowledge of the leader: it takes no part in Raft, and reads the store's fence."""
+"""Knows the leader for a worker, which takes no part in Raft and reads the store's fence."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Observer:
     """
 
     term = 0
-    """Of Raft, which it takes no part in."""
+    """The term of Raft, in which a worker takes no part."""
 
     def __init__(
         self, config: Config, clock: Clock, nodes: Registration, link: StoreClient
@@ -101,7 +101,7 @@ class Observer:
         return ""
 
     def status(self) -> dict[str, Any]:
-        """Report as a member does, as far as there is anything to say."""
+        """Report as a member does, as far as a worker knows."""
         return operator_status(self)
 
     async def elected(self) -> None:
@@ -109,11 +109,11 @@ class Observer:
         await asyncio.get_running_loop().create_future()
 
     async def claim(self, boot: int, seen: int) -> int:
-        """Raises: NoLeader: always."""
+        """Refuse the call. Raises: NoLeader: always."""
         raise NoLeader("This node does not lead.")
 
     async def transfer(self, node: str | None) -> str:
-        """Raises: NoLeader: always."""
+        """Refuse the call. Raises: NoLeader: always."""
         raise NoLeader("This node is no member of the cluster: ask one that is.")
 
     async def watch(self) -> None:
