@@ -17,7 +17,11 @@ WORD = "RECUT"  # a script refuses so: `RECUT layout message`
 
 
 class Resharded(Stale):
-    """Says that the queue was resharded since this node read its settings; nothing was changed."""
+    """
+    Says that the queue was resharded since this node read its settings; nothing was changed.
+
+    ``layout`` is the shard's.
+    """
 
     def __init__(self, queue: str, layout: int) -> None:
         super().__init__(

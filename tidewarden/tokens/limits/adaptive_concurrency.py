@@ -97,5 +97,9 @@ class AdaptiveConcurrency:
 
 
 def late(due_ms: int, expires_at_ms: int, now_ms: int) -> bool:
-    """Return whether an account that is refreshed now has waited for longer than it should."""
+    """
+    Return whether an account that is refreshed now has waited for longer than it should.
+
+    ``due`` is when it was due.
+    """
     return (now_ms - due_ms) * LATE_SHARE > max(0, expires_at_ms - due_ms)

@@ -307,7 +307,11 @@ class ClientLimits:
         return self.breaker.due(self._noted, self.known.clock_ms)
 
     async def settled(self) -> None:
-        """Report news at once that should hold other nodes' requests back, or lets them begin."""
+        """
+        Report news at once that should hold other nodes' requests back, or lets them begin.
+
+        The caller's reply waits for it. Never raises.
+        """
         counts, known = self._counts, self.known
         if counts.odd and (
             counts.untold.probe is not None

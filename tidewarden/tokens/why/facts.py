@@ -1,5 +1,7 @@
 """
 Names the facts of an account, and of a provider's client, for the rows of :mod:`.table`. Pure.
+
+All times are unix milliseconds of the store's clock, also those of the client's record.
 """
 
 from __future__ import annotations
