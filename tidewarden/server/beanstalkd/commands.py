@@ -1,4 +1,6 @@
-"""The commands of beanstalkd, each a function: the table names them as its statistics do."""
+"""
+Serves the commands of beanstalkd, each by a function; the table names them as its statistics do.
+"""
 
 from __future__ import annotations
 
@@ -249,7 +251,7 @@ async def stats(c: JobConnection, request: Request) -> bytes:
 
 
 async def list_tubes(c: JobConnection, request: Request) -> bytes:
-    """List the oldest first, as beanstalkd does, where ``default`` is older than any other."""
+    """List the tubes, the oldest first, as beanstalkd does, to which ``default`` is the oldest."""
     tubes = {queue_named(tube): tube for tube in await _tubes(c)}
     first = tubes.pop(DEFAULT_TUBE, None)
     oldest = await c.door.jobs.numbers.by_age(tubes)
@@ -299,7 +301,7 @@ def list_tubes_watched(c: JobConnection, request: Request) -> Reply:
 
 
 async def auth(c: JobConnection, request: Request) -> bytes:
-    """Learn who the peer is; the command is ours."""
+    """Authenticate the peer; the command is ours."""
     user, _, secret = request.name.partition(" ")
     c.enter(await c.door.users.authenticate(user, secret, c.peer.address))
     return b"OK\r\n"

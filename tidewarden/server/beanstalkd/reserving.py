@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TRIES = 5
 MARGIN_S = 1.0
-"""Of the time to run, the last second, in which a connection is not made to wait."""
+"""The last second of the time to run, in which a connection is not made to wait."""
 
 
 def watched_queues(connection: JobConnection) -> list[str]:
@@ -94,9 +94,9 @@ async def _reserve(connection: JobConnection, until: float) -> bytes:
 
 async def take_first(connection: JobConnection, queues: list[str]) -> Taken | None:
     """
-    Take the job that goes before all others of these queues; None: nothing is ready.
+    Take the job that goes before all others of these queues; None: no job is ready.
 
-    Where there is one shard alone, its own take does that, and nobody has to look before.
+    If there is one shard alone, its own take does that, and no tube has to be read before.
     """
     jobs = connection.door.jobs
     shards = [shard for queue in queues for shard in jobs.queues.catalog.shards[queue]]
@@ -115,7 +115,7 @@ async def take_first(connection: JobConnection, queues: list[str]) -> Taken | No
 
 
 async def hold(connection: JobConnection, task: Taken) -> bytes:
-    """Give the connection this task from now on; returns the reply."""
+    """Give the connection this task from now on; return the reply."""
     door = connection.door
     number = await door.jobs.numbers.number_of(Job(task.queue, task.id))
     connection.reserved[number] = door.jobs.reserved(task)

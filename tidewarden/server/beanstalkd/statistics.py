@@ -1,4 +1,4 @@
-"""The statistics that clients of beanstalkd read: of a job, of a tube, of the node."""
+"""Writes the statistics that clients of beanstalkd read: of a job, of a tube, of the node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .jobs import priority_of
 from .tube_state import TubeState
 
 STATES = {"leased": "reserved", "waiting": "delayed"}
-"""What beanstalkd calls other states than ours; one that waits in its lane cannot be reserved."""
+"""The words of beanstalkd for our states; a job that waits in its lane cannot be reserved."""
 VERSION = "1.12"
 COMMANDS = (
     *("put", "peek", "peek-ready", "peek-delayed", "peek-buried", "reserve"),
@@ -20,7 +20,7 @@ COMMANDS = (
     *("touch", "stats", "stats-job", "stats-tube", "list-tubes", "list-tube-used"),
     *("list-tubes-watched", "pause-tube"),
 )
-"""In the order in which they are shown; others are not."""
+"""The commands in the order in which they are shown; others are not shown."""
 
 
 def document(rows: Mapping[str, Any]) -> str:
@@ -77,7 +77,7 @@ def seconds_left(left_ms: int) -> int:
 
 
 def of_tube(door: DoorContext, tube: str, seen: TubeState) -> str:
-    """Show a tube; who uses, watches and waits is of this node."""
+    """Show a tube; the counts of users, watchers and waiters are of this node."""
     left_ms = seen.paused_until_ms - seen.now_ms
     return document(
         {

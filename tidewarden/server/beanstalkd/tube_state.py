@@ -16,7 +16,7 @@ URGENT = 1024
 MOVED_MAX = 200  # due jobs that one reading moves to ready
 AT_ONCE = 64  # tubes that are read together
 Order = tuple[int, int, str]
-"""By which jobs of any tubes are compared: band, deadline, id."""
+"""The key by which jobs of any tubes are compared: band, deadline, id."""
 
 
 class TubeState(NamedTuple):
