@@ -163,8 +163,9 @@ class RequestReader:
 
     def _begin(self, data: bytes, position: int, requests: list[Request]) -> int:
         """
-        Read an array's header or an inline command; returns where it ends, or -1 when it is not
-        whole yet.
+        Read an array's header or an inline command; return where it ends.
+
+        -1: it is not whole yet.
         """
         self._need = 0
         self._in_line = False

@@ -204,10 +204,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _own_private_folder(folder: Path) -> None:
-    """
-    Make ``folder`` in a place that everybody may write to, or make sure that it is ours and closed
-    to others.
-    """
+    """Make ``folder`` in a public place, or make sure that it is ours and closed to others."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()

@@ -190,10 +190,7 @@ class ClusterClient:
         self._again()
 
     def _still(self) -> bool:
-        """
-        Return whether a server owes answers for so long that another may have been made primary in
-        its place.
-        """
+        """Return whether a server owes answers for so long that another may be primary by now."""
         return any(link.owes_s > STILL_S for link in self._links.values())
 
     def _link_to(self, place: str) -> StoreConnection:
@@ -213,8 +210,10 @@ class ClusterClient:
 
     async def _leave(self, place: str, link: StoreConnection) -> None:
         """
-        Close a connection once its answers have come: its server may have been given up by its
-        cluster and never answer, or have given its slots away and go on.
+        Close a connection once its answers have come.
+
+        Its server may have been given up by its cluster and never answer, or have given its slots
+        away and go on.
         """
         self._ended_reconnects += link.reconnects
         until = self._clock.monotonic() + LINGER_S
