@@ -62,7 +62,7 @@ class ClientLimits:
         self._lease_ms = lease_ms
         self.known = SharedRecord(provider, queue, shared)
         """The client's record, which all nodes share."""
-        self.concurrency = AdaptiveConcurrency(*provider.crew)
+        self.concurrency = AdaptiveConcurrency(*provider.concurrency_bounds)
         """How many requests may be under way on this node."""
         self.breaker = CircuitBreaker(provider, max(10, self.concurrency.size))
         shared.breakers[provider.name] = self.breaker
@@ -91,7 +91,7 @@ class ClientLimits:
         """
         self.breaker = self._shared.breakers[self.provider.name] = former.breaker
         self.breaker.provider = self.provider
-        if former.provider.crew == self.provider.crew:
+        if former.provider.concurrency_bounds == self.provider.concurrency_bounds:
             self.concurrency = former.concurrency
 
     async def change(self, change: Change) -> None:

@@ -282,7 +282,11 @@ def _new_line(
     if provider.reach is not None:
         lasting["socket_factory"] = sockets_within(provider.reach)
     connector = BoundedConnector(
-        limit=provider.crew[1] + 4, ssl=context, ttl_dns_cache=30, resolver=lookups, **lasting
+        limit=provider.concurrency_bounds[1] + 4,
+        ssl=context,
+        ttl_dns_cache=30,
+        resolver=lookups,
+        **lasting,
     )
     # The whole of a request is timed by who makes it.
     connect_s = provider.connect_s
