@@ -122,27 +122,26 @@ async def open_tokens(
             failures.Patience(confirm_s, config.tokens.give_up_s),
         )
         await shared.open_queues(config.providers)
-        shown_by = AccountStore(shown or run_script, queues.catalog)
-        return await _put_together(shared, stored, closing, connected, shown_by, forced_ms)
+        return await _build(shared, stored, closing, connected, shown or run_script, forced_ms)
     except BaseException:
         await closing.aclose()
         raise
 
 
-async def _put_together(
+async def _build(
     shared: SharedParts,
     stored: StoredProviders,
     closing: contextlib.AsyncExitStack,
     connected: Callable[[], bool],
-    shown: AccountStore,
+    shown: RunScript,
     forced_ms: int,
 ) -> Tokens:
     accounts, vault, clock = shared.accounts, shared.vault, shared.clock
     cache, near, counts = shared.cache, shared.near, Counts()
-    waiting_readers = shared.waiting_readers
+    readers, shown_by = shared.waiting_readers, AccountStore(shown, shared.queues.catalog)
     account_events = AccountEvents(shared, counts.revocations)
     lifecycle, revoker = account_events.lifecycle, account_events.revoker
-    grants = Grants(accounts, vault, shared.dice, waiting_readers, lifecycle, revoker)
+    grants = Grants(accounts, vault, shared.dice, readers, lifecycle, revoker)
 
     async def put(account: str, fields: Mapping[str, object]) -> bool:
         return await grants.take_in(*shared.directory.account(account), fields)
@@ -155,7 +154,7 @@ async def _put_together(
     offline = refreshing.offline
     closing.push_async_callback(offline.stop)
     reader = Reader(
-        accounts, shown, vault, clock, cache, waiting_readers, offline, connected, forced_ms, near
+        accounts, shown_by, vault, clock, cache, readers, offline, connected, forced_ms, near
     )
     closing.callback(reader.stop)
     await refreshing.replay.replay()
