@@ -1,4 +1,6 @@
-"""Serves the verbs that show and mend single tasks and queues; none is on the hot path."""
+"""
+The verbs that look at single tasks and queues and mend them: nothing here is on the hot path.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ REASONS_MAX = 100  # reasons that are told apart
 
 
 def _added(found: dict[bytes, list[Any]], reason: bytes, row: list[Any]) -> bool:
-    """Add a page's tasks of a reason to the others; return whether there is room for it."""
+    """Add what a page has of a reason to the others; return whether there is room for it."""
     known = found.get(reason)
     if known is None:
         if len(found) == REASONS_MAX:
@@ -82,11 +84,11 @@ class QueueAdmin:
         age_ms: int = 0,
     ) -> int:
         """
-        Make buried tasks ready; return how many.
+        Make buried tasks ready; returns how many.
 
-        One by id, or at most ``count`` tasks whose reason begins with the prefix and that were
-        buried ``age_ms`` ago or earlier; in no case one that is buried while this runs, so that a
-        task which fails at once is not kicked for ever.
+        One by id, or at most ``count`` of those whose reason begins with the prefix and that were
+        buried ``age_ms`` ago or earlier; in no case one that is buried while this runs, so that
+        what fails at once is not kicked for ever.
         """
         shards = await self._catalog.open(check_name(queue))
         if task_id:
@@ -123,7 +125,7 @@ class QueueAdmin:
 
     async def delete(self, queue: str, task_id: str, *, lease: int = 0, force: bool = False) -> int:
         """
-        Remove a task in any state; return 1, or 0 when there is none.
+        Remove a task in any state; 1, or 0 when there is none.
 
         Raises: NotHeld: it is leased and neither its lease nor ``force`` was given.
         """
@@ -142,9 +144,9 @@ class QueueAdmin:
         """
         Return a task as it lies, or lay at most ``max_stale_ms`` ago, without taking it.
 
-        ``marks``: see :meth:`.near_reads.NearReads.answered`; an answer that needs the mark has it.
-        Raises: NotFound: there is no task now. NoQuorum: a copy that stands in has none, or none
-        may stand in.
+        ``marks``: see :meth:`.near_reads.NearReads.answered`; what needs the mark has it.
+
+        Raises: NotFound: there is none now. NoQuorum: a copy that stands in has none, or none may.
         """
         check_name(queue)
         check_id(task_id)
@@ -251,10 +253,10 @@ class QueueAdmin:
         """
         Return why tasks of the queue were buried, the most frequent reason first.
 
-        ``max_stale_ms``: the answer may be so old. :data:`REASONS_LOOKED` tasks are examined, those
-        that were buried first; ``more`` says whether there are others. Tasks of further reasons
-        than :data:`REASONS_MAX` are counted as ``others``. ``marks``: as of :meth:`peek`. Raises:
-        NoQuorum: a copy that stands in has no such queue, or none may stand in.
+        ``max_stale_ms``: it may be so old. It is looked at :data:`REASONS_LOOKED` tasks, those that
+        were buried first; ``more`` says whether there are others. Tasks of further reasons than
+        :data:`REASONS_MAX` are counted as ``others``. ``marks``: as of :meth:`peek`. Raises:
+        NoQuorum: a copy that stands in has no such queue, or none may.
         """
         check_name(queue)
         read = functools.partial(self._reasons, queue, max_stale_ms)
@@ -335,7 +337,9 @@ class QueueAdmin:
 
     async def names(self) -> list[str]:
         """
-        List every queue, for a caller that marks its answers: see :meth:`peek`. Raises: StoreDown.
+        List every queue, for a caller that marks what it answers of them: see :meth:`peek`.
+
+        Raises: StoreDown.
         """
 
         async def read(mark: Mark | None) -> list[str]:
@@ -476,7 +480,7 @@ class QueueAdmin:
 
 
 def _absent(what: str) -> NoQuorum:
-    """Return the error that a copy which stands in for the primary lacks a queue or a task."""
+    """Say that a copy which stands in for the primary lacks something."""
     return NoQuorum(f"{ALONE}, and this node's copy, which may be old, has no {what}")
 
 
@@ -487,7 +491,7 @@ async def _stats_of_copy(near: NearReads, shards: Sequence[Shard]) -> Sequence[A
 def _summed(
     queue: str, shards: Sequence[Shard], rows: Sequence[Any], *, by_shard: bool
 ) -> dict[str, Any]:
-    """Add up the counts of the shards; see :meth:`QueueAdmin.stats`."""
+    """Add up what each shard says of itself; see :meth:`QueueAdmin.stats`."""
     total: dict[str, Any] = {
         "queue": queue,
         "shards": 0,

@@ -1,4 +1,4 @@
-"""Serves the verbs on many tasks at once, in bounded pieces: purge, release all, move."""
+"""The verbs on many tasks at once, in bounded pieces: purge, release all, move."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ class Bulk:
     """
     Removes, releases or moves all tasks of a queue.
 
-    A verb deals with the tasks that were there when it began; it may deal with tasks that come
-    meanwhile.
+    What was there when a verb began is dealt with; what comes meanwhile may be.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -36,9 +35,7 @@ class Bulk:
 
     async def purge(self, queue: str, state: str = "") -> int:
         """
-        Remove every task in that state, or in any, leased ones included; return how many.
-
-        Raises: BadArg.
+        Remove every task in that state, or in any, the leased ones too; how many. Raises: BadArg.
         """
         if state and state not in STATES:
             raise BadArg(Field("state"), f" is {state[:60]!r}; allowed are {', '.join(STATES)}")
@@ -49,7 +46,7 @@ class Bulk:
         self, shards: Sequence[Shard], states: Sequence[str], *, final: bool = False
     ) -> int:
         """
-        Remove the tasks of these states from shards; return how many.
+        Remove the tasks of these states from shards; returns how many.
 
         ``final``: see :meth:`Shard.run`.
         """
@@ -161,7 +158,7 @@ class Bulk:
         return moved
 
     async def _copy(self, targets: list[Shard], row: list[Any]) -> bool:
-        """Put a picked task; return whether it is there now. Raises: Full, StoreDown."""
+        """Put a picked task; whether it is there now. Raises: Full, StoreDown."""
         if len(row) == 1:
             return False  # no body: nothing to move
         task_id = row[0].decode("utf-8", "surrogateescape")

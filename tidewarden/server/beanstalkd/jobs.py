@@ -98,7 +98,7 @@ class Jobs:
         return self.queues.take(session, [job.queue], task_id=job.task_id, anyhow=True)
 
     async def kick(self, queue: str, count: int) -> int:
-        """Make buried jobs ready, or delayed ones if none is buried; return how many."""
+        """Make buried jobs ready, or delayed ones where none is buried; how many."""
         moved = await self.queues.admin.kick(queue, count=min(count, KICKED_MAX))
         if moved:
             return moved
@@ -113,7 +113,7 @@ class Jobs:
         return moved
 
     async def kick_named(self, job: Job) -> bool:
-        """Make a buried or delayed job ready; return whether it was either."""
+        """Make a buried or delayed job ready; whether it was either."""
         if await self.queues.admin.kick(job.queue, task_id=job.task_id):
             return True
         shard = await self.queues.catalog.shard(job.queue, job.task_id)

@@ -107,7 +107,7 @@ PAGE_COUNT = 100
 
 
 def kick(connection: Connection, request: Request) -> Pending:
-    """Answer ``Q.KICK``."""
+    """Q.KICK."""
     fields = KICK.parse(request, 2)
     if "task_id" in fields:
         if len(fields) > 1:
@@ -199,7 +199,7 @@ def resume(connection: Connection, request: Request) -> Pending:
 
 
 def purge(connection: Connection, request: Request) -> Pending:
-    """Answer ``Q.PURGE``."""
+    """Q.PURGE."""
     queue = queue_name(request[1])
     return Pending(
         connection.server.queues.bulk.purge(queue, PURGE.parse(request, 2).get("state", "")),

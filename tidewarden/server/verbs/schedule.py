@@ -73,7 +73,7 @@ def resume(connection: Connection, request: Request) -> Pending:
 
 
 def run(connection: Connection, request: Request) -> Pending:
-    """Answer ``S.RUN``."""
+    """S.RUN."""
     found = _schedules(connection).run(text("A schedule's name", request[1]))
     return Pending(found, encoder.encode)
 

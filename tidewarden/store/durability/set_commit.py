@@ -43,11 +43,11 @@ in reserve for calls of other queues.
 GROUPS_MAX = 2
 """With so many flights under way, none begins for answers alone: they gather for the next one."""
 WAIT_MS = 60
-"""The longest WAIT; the set may shrink meanwhile, and the next mark reads the new one."""
+"""Longest WAIT; the set may shrink meanwhile, and the next mark reads the new one."""
 RETRY_FIRST_S, RETRY_S = 0.001, 0.05
-"""The first and the longest pause after groups that failed at once, one after the other."""
+"""First and longest pause after groups that failed at once, one after the other."""
 RETRY_LAST_S = 0.25
-"""The pause if no answer waits and groups have failed for a while."""
+"""Pause where no answer waits and groups have failed for a while."""
 AWHILE_S = 2.0
 WARN_S = 60.0
 ROLE = pack(("ROLE",))
