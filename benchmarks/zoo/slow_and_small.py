@@ -41,7 +41,7 @@ class SlowAndSmall(Scenario):
         "an incident is judged by an hour's answers, or the last fifty, whichever are more",
         (
             (
-                "tokens/limits/evidence.py",
+                "tokens/limits/answer_counts.py",
                 "since_ms = max(opened_ms, clock_ms - HOUR_MS)\n    seen, from_ms",
                 "since_ms = opened_ms = max(opened_ms, clock_ms - 600_000)\n    seen, from_ms",
             ),

@@ -137,14 +137,15 @@ reader_of = attrgetter("_reader")  # of tokens; a connection's: of its requests
 cache_of = attrgetter("_cache")
 pools_of = attrgetter("_pools")  # by provider
 token_endpoint_of = attrgetter("_grants._revoker._endpoint")
-journal_replay_of = attrgetter("_replay")
+journal_replay_of = attrgetter("_refreshing.replay")
 revoker_of = attrgetter("_grants._revoker")
 outbox_of = attrgetter("_grants._lifecycle._outbox")
 queue_names_of = attrgetter("_directory.queues")  # by provider
 is_running = attrgetter("_running")
-companion_workers_of = attrgetter("_companions._lines")
+rescue_of = attrgetter("_refreshing._rescue")  # what looks for the refreshes of dead nodes
+companion_workers_of = attrgetter("_account_events.companions._lines")
 watchers_of = attrgetter("_watchers")  # readers that wait, by account
-settled_of = attrgetter("_settled._events")
+waiting_readers_of = attrgetter("_waiting_readers._events")
 answers_of = attrgetter("_answers")  # of a journal
 committing_of = attrgetter("_committing")  # the lock of a journal's writes
 thread_of = attrgetter("_thread")  # in which a journal writes
@@ -165,11 +166,6 @@ CONNECT = "_connect"
 def idle_connections_of(tokens: Any, provider: str) -> Any:
     """Connections to a provider that are kept open, by address."""
     return token_endpoint_of(tokens)._lines[provider].poster._connector._conns
-
-
-def rescue_of(tokens: Any) -> Any:
-    """What looks for the refreshes of dead nodes."""
-    return next(job.__self__ for job in tokens._jobs if type(job.__self__).__name__ == "Rescue")
 
 
 async def note_outcome(refresher: Any, *outcome: Any) -> Any:

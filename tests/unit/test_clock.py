@@ -9,7 +9,7 @@ import pytest
 from support.manual_clock import ManualClock
 
 from tidewarden.clock import SHARED_S, SystemClock, shared_turn, sleep
-from tidewarden.progress import Progress
+from tidewarden.loop_watchdog import LoopWatchdog
 
 
 async def test_the_machines_clocks() -> None:
@@ -81,7 +81,7 @@ async def test_a_cancelled_sleeper_is_forgotten() -> None:
 
 async def test_a_duty_that_should_have_got_on_is_late() -> None:
     clock = ManualClock()
-    duty = Progress("sweep", clock)
+    duty = LoopWatchdog("sweep", clock)
     await clock.advance(5)
     assert duty.late_s == 0, "it has not begun"
     duty.step()

@@ -83,13 +83,13 @@ def _run(config: Config) -> None:
 async def _serve(config: Config, credentials: StoreCredentials) -> None:
     from tidewarden.clock import SystemClock
     from tidewarden.node.os_process import heed_signals, tell_supervisor
-    from tidewarden.store.embedded.hosting import hosting
+    from tidewarden.store.embedded.running_store import running_store
 
     stopping = asyncio.Event()
     heed_signals(asyncio.get_running_loop(), stopping.set, lambda: None)
     if config.loss_warning:
         log.warning("%s", config.loss_warning)
-    async with hosting(config, credentials, SystemClock(), lambda _: stopping.set()) as host:
+    async with running_store(config, credentials, SystemClock(), lambda _: stopping.set()) as host:
         log.info("READY: the store of %s (pid %s, %s)", config.node.name, host.pid, host.folder)
         tell_supervisor("READY=1")
         await stopping.wait()

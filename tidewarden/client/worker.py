@@ -26,12 +26,12 @@ from tidewarden.errors import (
 )
 from tidewarden.tracing import handler_span
 
+from .acks_with_takes import AcksWithTakes, Command
 from .blocking import Client, Task
 from .client import AsyncClient
 from .handler import Backoff, Function, Handler
 from .loop_thread import Bridge
 from .options import encoded, words
-from .settling import Command, Settling
 from .task import AsyncTask, reason_of
 from .threads import Threads
 
@@ -164,7 +164,7 @@ class Worker:
         self._client: AsyncClient | None = None
         self._running: dict[asyncio.Task[None], AsyncTask] = {}
         self._busy: set[asyncio.Task[None]] = set()  # of these, whose handler is not through
-        self._settling: Settling | None = None
+        self._acks: AcksWithTakes | None = None
         self._freed = asyncio.Event()
         self._signals = 0
         self._told = asyncio.Event()  # to stop
@@ -246,7 +246,7 @@ class Worker:
         threads = Threads(self.concurrency, "tidewarden worker")
         async with AsyncClient(self.urls, name=self.name) as client:
             self._client = client
-            settling = self._settling = Settling(client)
+            acks = self._acks = AcksWithTakes(client)
             log.info(
                 "works on %s, %d at a time, at %r",
                 ", ".join(self.handlers),
@@ -254,7 +254,7 @@ class Worker:
                 client,
             )
             with self._signal_handlers(self._loop):
-                taking = asyncio.ensure_future(self._take(client, settling, threads))
+                taking = asyncio.ensure_future(self._take(client, acks, threads))
                 told = asyncio.ensure_future(self._told.wait())
                 try:
                     await asyncio.wait((taking, told), return_when=asyncio.FIRST_COMPLETED)
@@ -262,7 +262,7 @@ class Worker:
                     taking.cancel()
                     told.cancel()
                     (ended,) = await asyncio.gather(taking, return_exceptions=True)
-                    settling.leave_alone()
+                    acks.send_alone()
                     await self._finish()
                     threads.stop()
                     self._client = None
@@ -276,7 +276,7 @@ class Worker:
         log.info("stopped")
         return 0
 
-    async def _take(self, client: AsyncClient, settling: Settling, threads: Threads) -> None:
+    async def _take(self, client: AsyncClient, acks: AcksWithTakes, threads: Threads) -> None:
         choice = QueueChoice(self.handlers)
         blocking = BlockingSide(client, Bridge(asyncio.get_running_loop()))
         pause_s = TROUBLE_FIRST_S
@@ -284,10 +284,10 @@ class Worker:
             free = self._free_slots()
             if free <= 0:
                 self._freed.clear()
-                with settling.gathering():
+                with acks.gathering():
                     await self._freed.wait()
                 if self._free_slots() <= 0:
-                    settling.leave_alone()
+                    acks.send_alone()
                 continue
             queues, wait_s = choice.next(client.clock.monotonic())
             if not queues:
@@ -296,7 +296,7 @@ class Worker:
             options, wait_ms = words(count=min(free, 1000)), round(wait_s * 1000)
             try:
                 tasks = await client.take_words(
-                    options, queues, wait_ms=wait_ms, lease_ms=None, first=settling.leave_with
+                    options, queues, wait_ms=wait_ms, lease_ms=None, first=acks.send_with
                 )
             except HOPELESS:
                 raise
@@ -330,10 +330,10 @@ class Worker:
 
         What settles it goes out with the take for the slot that is free now.
         """
-        assert self._settling is not None
+        assert self._acks is not None
         self._busy.discard(job)
         self._freed.set()
-        return await self._settling.send(command)
+        return await self._acks.send(command)
 
     def _worked(self, job: asyncio.Task[None]) -> None:
         task = self._running.pop(job)

@@ -19,7 +19,7 @@ from tidewarden.errors import BadArg, Exists, Full, NotFound
 from tidewarden.store.snapshot import CHUNK
 
 FORMAT = 1
-"""Of the header; a greater one is not read."""
+"""The version of the header; a greater one is not read."""
 OWN_STORE = (
     "The store is your own, not an embedded one: back it up with its tools (its RDB and append-only"
     " files, `valkey-cli --rdb`)."
@@ -105,14 +105,14 @@ class Backups:
             ) from None
 
     async def drop(self, name: str) -> int:
-        """Forget it: 1, or 0 when it was not here."""
+        """Forget a copy; return 1, or 0 if it was not here."""
         path = self._path(name)
         there = await asyncio.to_thread(path.exists)
         await asyncio.to_thread(path.unlink, True)
         return int(there)
 
     def clear(self) -> None:
-        """Forget all, what a former run left too."""
+        """Forget all copies, those of a former run included."""
         if self._folder.is_dir():
             for path in self._folder.iterdir():
                 path.unlink()

@@ -1,12 +1,11 @@
 """
-The heartbeat of a node, which a long turn of the event loop does not stop.
+Sends the heartbeat of a node, which a long turn of the event loop does not stop.
 
-A thread sends it, with a loop and a connection of its own.
-
-A worker is known to live by its beats at the store alone, and dead after two seconds without; a
-member has Raft's thread as a second witness. The thread beats only while :meth:`Registration.run`
-is late, and only as long as the event loop has turned within ``HUNG_S``: a process that hangs is to
-be found. What stops every thread (a paused process or machine) stops it, too.
+A thread sends it, with a loop and a connection of its own. A worker is known to live by its beats
+at the store alone, and dead after two seconds without; a member has Raft's thread as a second
+witness. The thread beats only while :meth:`Registration.run` is late, and only as long as the event
+loop has turned within ``HUNG_S``: a process that hangs is to be found. A pause of all threads (a
+paused process or machine) stops it, too.
 """
 
 from __future__ import annotations

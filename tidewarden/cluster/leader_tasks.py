@@ -1,10 +1,9 @@
 """
-What only the leader does, under one epoch: its duties side by side.
+Runs the duties that only the leader has, under one epoch, side by side.
 
-One that stands still is said, shown, and begun anew.
-
-Each call to the store ends by itself sooner or later, so none should; but a sweep or a reaper that
-waits for ever would be missed by nobody for a long time.
+A duty that stands still is logged, shown, and begun anew. Each call to the store ends by itself
+sooner or later, so none should; but a sweep or a reaper that waits for ever would go unnoticed for
+a long time.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tidewarden.clock import Clock, rest
-from tidewarden.progress import Progress
+from tidewarden.loop_watchdog import LoopWatchdog
 
 log = logging.getLogger("tidewarden.cluster")
 
 LOOK_S = 1.0
 STILL_LOOKS = 30
 """
-Looks in a row at which a duty stood where it was: for longer than a store that does not answer is
-waited for. Looks are counted, not time: a paused process is no proof.
+How many looks in a row may find a duty where it was: for longer than a silent store is waited for.
+Looks are counted, not time: a paused process is no proof.
 """
 WARN_S = 15.0
 END_S = 5.0  # for one that was told to end
@@ -35,10 +34,10 @@ class LeaderTasks:
     """
     Runs the duties of the leader.
 
-    Each is a :class:`tidewarden.progress.Progress` and what runs it: ``run(epoch, holder)``.
+    Each is a :class:`LoopWatchdog` and what runs it: ``run(epoch, holder)``.
     """
 
-    def __init__(self, clock: Clock, *duties: tuple[Progress, Run]) -> None:
+    def __init__(self, clock: Clock, *duties: tuple[LoopWatchdog, Run]) -> None:
         self._clock = clock
         self._duties = duties
         self.begun_anew = 0
@@ -82,7 +81,7 @@ class LeaderTasks:
             look.cancel()
 
     async def _ended(self, tasks: list[asyncio.Future[None]]) -> list[asyncio.Future[None]]:
-        """Cancel them; those that do not end."""
+        """Cancel the duties, and return those that do not end."""
         for task in tasks:
             task.cancel()
         _, late = await asyncio.wait(tasks, timeout=END_S)

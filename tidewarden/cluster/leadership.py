@@ -1,11 +1,9 @@
 """
-The leadership of this node, from its election by Raft until it is over.
+Leads the cluster from this node, from its election by Raft until its term is over.
 
-An epoch is committed, the store's fence written, then the leader's tasks run.
-
-Raft's word is no permission (it may believe two leaders at once); what is done under a term is
-judged at the store by ``(epoch, holder)``. A term ends when Raft names another leader, or when a
-script answers STALE.
+An epoch is committed, the store's fence written, then the leader's tasks run. Raft's word is no
+permission (it may believe two leaders at once); writes under a term are judged at the store by
+``(epoch, holder)``. A term ends when Raft names another leader, or when a script answers STALE.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ RETRY_S = 0.2
 LOOK_S = 1.0
 PATIENCE = 8
 """
-Looks in a row without an answer of the store after which a leader lets another lead; twice as many
-each time that did not help …
+How many looks in a row may go without the store's answer before a leader lets another lead; twice
+as many each time that did not help …
 """
 PATIENCE_MAX = 256
-"""… up to this: while the store is away from everybody, leadership need not go round and round."""
+"""… up to this: while no node reaches the store, leadership need not go round and round."""
 _STORED = re.compile(r"is at epoch (\d+) held by ")  # as claim.lua and fence.lua say it
 
 Duties = Callable[[int, str], Awaitable[None]]
@@ -42,11 +40,10 @@ class Leadership:
     """
     Runs ``duties(epoch, holder)`` while this node leads.
 
-    :attr:`epoch` is the epoch it leads under, 0 when it does not.
-
-    ``holder`` is asked at each claim: a node that registered anew claims anew. ``reached`` tells
-    when the store last answered this node, monotonic seconds: a leader that cannot reach it hands
-    leadership to who can, for Raft alone would keep it.
+    :attr:`epoch` is the epoch it leads under, 0 when it does not. ``holder`` is asked at each
+    claim: a node that registered anew claims anew. ``reached`` tells when the store last answered
+    this node, monotonic seconds: a leader that cannot reach it hands leadership to a node that can,
+    because Raft alone would keep it.
     """
 
     def __init__(
@@ -146,8 +143,9 @@ class Leadership:
 
     async def _while_leading(self, duties: asyncio.Future[None], holder: str) -> None:
         """
-        Wait for the duties' end, and cancel them when Raft no longer names this node or it
-        registered anew.
+        Wait for the duties' end, and cancel them when the term is over.
+
+        That is when Raft no longer names this node, or when it registered anew.
         """
         try:
             term = self._raft.term

@@ -1,4 +1,4 @@
-"""A worker's knowledge of the leader: it takes no part in Raft, and reads the store's fence."""
+"""Knows the leader for a worker, which takes no part in Raft and reads the store's fence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Config
 from tidewarden.errors import Error, NoLeader
 from tidewarden.raft import folder
-from tidewarden.raft.report import report
+from tidewarden.raft.operator_status import operator_status
 from tidewarden.raft.state import MemberView, Role, raft_address
 from tidewarden.store.client import StoreClient
 
@@ -33,7 +33,7 @@ class Observer:
     """
 
     term = 0
-    """Of Raft, which it takes no part in."""
+    """The term of Raft, in which a worker takes no part."""
 
     def __init__(
         self, config: Config, clock: Clock, nodes: Registration, link: StoreClient
@@ -101,19 +101,19 @@ class Observer:
         return ""
 
     def status(self) -> dict[str, Any]:
-        """Report as a member does, as far as there is anything to say."""
-        return report(self)
+        """Report as a member does, as far as a worker knows."""
+        return operator_status(self)
 
     async def elected(self) -> None:
         """Wait for ever: a worker is never elected."""
         await asyncio.get_running_loop().create_future()
 
     async def claim(self, boot: int, seen: int) -> int:
-        """Raises: NoLeader: always."""
+        """Refuse the call. Raises: NoLeader: always."""
         raise NoLeader("This node does not lead.")
 
     async def transfer(self, node: str | None) -> str:
-        """Raises: NoLeader: always."""
+        """Refuse the call. Raises: NoLeader: always."""
         raise NoLeader("This node is no member of the cluster: ask one that is.")
 
     async def watch(self) -> None:

@@ -1,4 +1,4 @@
-"""The leader ends what dead nodes and former boots held."""
+"""Ends the leases that dead nodes and former boots held; the leader runs it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tidewarden.clock import Clock, rest
 from tidewarden.errors import Error, Internal, NotFound, Stale, StoreDown
-from tidewarden.progress import Progress
+from tidewarden.loop_watchdog import LoopWatchdog
 from tidewarden.queue import Queues
 
 from .registration import BEAT_S, NodeRecord, Registration, dead_nodes
@@ -21,9 +21,8 @@ class Reaper:
     """
     Marks dead boots in every shard and then forgets the node.
 
-    So their leases end and their takes are refused.
-
-    Idempotent: a new leader goes on where the last one died.
+    So their leases end and their takes are refused. It is idempotent: a new leader goes on where
+    the last one died.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Reaper:
         self._queues = queues
         self._clock = clock
         self._heard_s = heard_s
-        self.duty = Progress("reaper", clock)
+        self.duty = LoopWatchdog("reaper", clock)
         self.reaped = 0
 
     async def run(self, epoch: int) -> None:
@@ -68,9 +67,9 @@ class Reaper:
 
     async def _end_former(self, epoch: int, former: dict[str, int]) -> None:
         """
-        End the leases that a node holds under former boots: it came back under a new one.
+        End the leases that a node holds under former boots, because it came back under a new one.
 
-        ``former``: the boots of which that is done.
+        ``former``: the boots whose leases were ended.
         """
         for node in list(self._nodes.seen):
             if former.get(node.node, 0) < node.boot - 1:

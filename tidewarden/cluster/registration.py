@@ -1,5 +1,5 @@
 """
-The registration of nodes in the store.
+Registers nodes in the store.
 
 Each node registers a boot and renews it by heartbeats; the leader removes dead ones.
 """
@@ -110,16 +110,15 @@ class Registration:
         self._on_holder = on_holder
         self.address = ""
         """
-        Where others are told to reach this node, ``host:base_port``; empty: they are not. Told with
-        the registration.
+        The address by which others reach this node, ``host:base_port``, told with the registration;
+        empty: none is told.
         """
         self.folder = ""
         """
-        By what its data folder is told from that of another node that was given the same name;
-        empty: it is not.
+        The mark that tells its data folder from that of another node of the same name; empty: none.
         """
         self.addresses: dict[str, str] = {}
-        """What the nodes say of themselves, likewise."""
+        """The addresses that the nodes told in the same way."""
         self.boot = 0
         self.seen: list[NodeRecord] = []
         # By node: its boot, when it last said that it lives (ms, the store's), and for how long we
@@ -134,8 +133,8 @@ class Registration:
         """
         self.refusal = ""
         """
-        What the store, which is connected, answered the last beat with instead: no write gets
-        through to it now.
+        The refusal by which the connected store answered the last beat: no write gets through to it
+        now.
         """
 
     @property
@@ -144,9 +143,7 @@ class Registration:
         return f"{self._node}.{self.boot}"
 
     def living(self) -> int:
-        """
-        Return how many nodes live, as the store said at the last heartbeat; at least this one does.
-        """
+        """Return how many nodes lived by the store's last answer to a heartbeat; at least 1."""
         return max(1, len({each.owner for each in self.seen if each.age_ms < DEAD_MS}))
 
     async def register(self) -> None:
@@ -165,9 +162,8 @@ class Registration:
         """
         Register for the first time.
 
-        To register is to end what a namesake holds: one that is just going is waited for.
-
-        Raises: StoreDown; ConfigError: one goes on living.
+        To register ends the leases of a node of the same name: one that is just stopping is waited
+        for. Raises: StoreDown; ConfigError: one goes on living.
         """
         until = self._clock.monotonic() + NAMESAKE_S
         while True:
@@ -197,7 +193,7 @@ class Registration:
 
     async def beat(self) -> None:
         """
-        Say that this node lives, and read the others.
+        Renew the registration, and read the others'.
 
         Raises: StoreDown; Stale: another process registered under this name, or this boot was
         declared dead.
@@ -249,7 +245,7 @@ class Registration:
 
     def say_alive(self, link: StoreClient) -> asyncio.Future[Any]:
         """
-        Beat by another link, whatever loop that is in; the answer is of no use.
+        Beat by another link, whatever loop that is in; its answer is ignored.
 
         Raises (in the future): StoreDown; Stale: this boot is registered no more.
         """

@@ -28,7 +28,7 @@ class ShardClocks:
     Asks every primary for its time once a second, and applies it to the shards that lie there.
 
     To a shard it is one clock that steps, whether its server's does or it moves to a server with
-    another. ``on_step`` is called when one has stepped: every shard has to hear of it.
+    another. ``on_step`` is called when one has stepped, because every shard has to hear of it.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ShardClocks:
             self._on_step()
 
     async def _read(self, shard: Shard, sent: float, time_ms: int) -> None:
-        """Read what is written down in the shard's record."""
+        """Read the shard's record of its clock."""
         steps, lag = await self._route.call("HMGET", f"{shard.keys[0]}:shard", "steps", "lag")
         _clock_of(shard).heard(sent, time_ms, _whole(steps), _whole(lag))
         self._known.add(shard)

@@ -330,7 +330,7 @@ class Provider:
         return "refresh_token" if self.renews else ""
 
     @property
-    def crew(self) -> tuple[int, int]:
+    def concurrency_bounds(self) -> tuple[int, int]:
         """Return the bounds of the limit of refreshes under way at a time on one node."""
         return (self.refreshers, self.refreshers) if self.refreshers else REFRESHERS
 

@@ -45,8 +45,8 @@ from tidewarden.server.traffic.cluster_traffic import mac_of as traffic_mac
 from tidewarden.server.traffic.node_traffic import NodeTraffic
 from tidewarden.server.traffic.recorder import Recorder
 from tidewarden.store.client import StoreClient
+from tidewarden.store.full_store_writes import small_writes
 from tidewarden.store.preflight import warn_of_settings
-from tidewarden.store.removal_first import small_writes
 from tidewarden.store.snapshot import snapshot
 from tidewarden.tokens import Tokens, open_tokens
 
@@ -230,7 +230,7 @@ class Daemon:
         self._served = self.config
         changed = {name: _differences(before, self.config, name) for name in OF_TOKENS}
         if any(changed.values()):
-            self._tokens.change(self.config.providers, self.config.webhooks, self.config.companions)
+            self._tokens.change(self.config)
             for kind, words in changed.items():
                 for name, what in words.items():
                     log.info("%s %s: %s by SIGHUP", kind, name, what)

@@ -11,7 +11,7 @@ from tidewarden.clock import Clock
 from tidewarden.config.load import Config
 from tidewarden.store.child_process import FolderInUse
 from tidewarden.store.embedded.credentials import StoreCredentials
-from tidewarden.store.embedded.hosting import hosting
+from tidewarden.store.embedded.running_store import running_store
 from tidewarden.store.embedded.server_folder import ServerFolder
 
 log = logging.getLogger("tidewarden.daemon")
@@ -35,7 +35,7 @@ async def own_store(
 
     async with contextlib.AsyncExitStack() as stack:
         try:
-            await stack.enter_async_context(hosting(config, credentials, clock, ended))
+            await stack.enter_async_context(running_store(config, credentials, clock, ended))
             is_ours = True
         except FolderInUse as held:
             log.info("the store is run by another process: %s", held)

@@ -30,7 +30,7 @@ from tidewarden.store.embedded.server import EmbeddedStore
 from tidewarden.store.endpoint import PrimaryFinder
 from tidewarden.store.near_copy import reader_url
 
-from .first_write import first_write
+from .check_writable import check_writable
 from .own_store import own_store, socket_of
 from .raft_signal import RaftSignal
 from .waiting_door import waiting_door
@@ -219,7 +219,7 @@ class _OneOfSeveral:
         """Return once the primary takes writes. Raises: StoreDown: none does, yet."""
         config = self._config
         client = f"tidewarden-{config.node.name}-start"
-        await first_write(await finder.find(), config.cluster.name, client, self._clock)
+        await check_writable(await finder.find(), config.cluster.name, client, self._clock)
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""Tasks that run beside everything else, kept from the garbage collector until they end."""
+"""Keeps tasks that run beside everything else from the garbage collector until they end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BackgroundTasks:
         return len(self._running)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Let it run beside everything else."""
+        """Start ``work`` in a task that runs beside everything else."""
         task = self._loop.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)

@@ -1,4 +1,6 @@
-"""The queues that a node knows: their settings, read from the store once, and their shards."""
+"""
+Keeps the queues that a node knows: their settings, read from the store once, and their shards.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ REREAD_S = 0.5  # after the store did not answer
 
 
 def _nobody(*_: object) -> None:
-    """Ignore the call, where no part listens."""
+    """Ignore the call, because no part listens."""
 
 
 def _dropped_error(queue: str) -> NotFound:
@@ -55,7 +57,9 @@ def _dropped_error(queue: str) -> NotFound:
 
 
 class KnownShards(dict[str, list[Shard]]):
-    """Holds shards by their queues; one that was dropped while somebody used it is told."""
+    """
+    Holds shards by their queues; to look up a queue that was dropped meanwhile raises NotFound.
+    """
 
     def __missing__(self, queue: str) -> list[Shard]:
         raise _dropped_error(queue)
@@ -125,12 +129,12 @@ class Catalog:
         self, queue: str, settings: QueueSettings, queues_max: int = 0, *, dropped: bytes = b""
     ) -> tuple[bytes, bytes]:
         """
-        Return what a name stands for, as of ``queue.create_queue``; with 0 it is made in any case.
+        Return what a name stands for, as ``queue.create_queue`` answers; with 0 it is made in any
+        case.
 
-        ``dropped``: what is stored of a dropped queue, which the new one takes the place of.
-
-        Raises: StoreDown; Full: the store's memory, there are ``queues_max`` queues, or the user
-        who acts has made its share of them.
+        ``dropped``: the stored note of a dropped queue, which the new one replaces. Raises:
+        StoreDown; Full: the store's memory, there are ``queues_max`` queues, or the user who acts
+        has made its share of them.
         """
         what, raw = await self.run_on_names(
             "queue.create_queue",
@@ -296,7 +300,7 @@ class Catalog:
 
     def lose(self, queue: str, *, free: bool = False) -> None:
         """
-        Forget a queue that was dropped: takes that wait in it end, and are told.
+        Forget a queue that was dropped; takes that wait in it end with that error.
 
         ``free``: it ended because nobody used it, so they end with nothing, and may ask again.
         """
@@ -310,7 +314,7 @@ class Catalog:
 
     def _ended(self, queue: str, raw: bytes, *, of_use: bool) -> Error:
         """
-        Forget a queue of which that is noted as dropped; return the error for who uses it.
+        Forget a queue that is noted as dropped; return the error for a caller that uses it.
 
         ``of_use``: where the next put or take makes a new queue, the error says to repeat it.
         """
@@ -334,7 +338,7 @@ class Catalog:
             raise self._ended(queue, raw, of_use=of_use)
 
     async def all_dropped(self) -> AsyncIterator[tuple[str, bytes]]:
-        """Yield each dropped queue with what is stored of it, as JSON. Raises: StoreDown."""
+        """Yield each dropped queue with its stored note, as JSON. Raises: StoreDown."""
         cursor = b"0"
         while True:
             cursor, raw = await self._link.call(
@@ -346,7 +350,9 @@ class Catalog:
                 return
 
     def _resharded(self, shard: Shard, layout: int) -> asyncio.Future[Callable[[str], Shard]]:
-        """Read the settings anew, as a shard knows of a newer cut; then say where an id lies."""
+        """
+        Read the settings anew, because a shard knows of a newer cut; return the shard of an id.
+        """
         queue = shard.queue
         task = self._reading.get(queue)
         if task is None:
@@ -465,12 +471,11 @@ class Catalog:
 
     async def _again(self, queue: str) -> bytes:
         """
-        Read a known queue as the store has it (JSON); make one again that the store has lost.
+        Read a known queue as the store has it (JSON); make it again if the store has lost it.
 
-        It is made as this node knows it.
-
-        Raises: NotFound: it was dropped, or the name is a topic's now; Stale: it ended because
-        nobody used it, so who repeats what uses it makes a new one; StoreDown.
+        It is made as this node knows it. Raises: NotFound: it was dropped, or the name is a topic's
+        now; Stale: it ended because nobody used it, so a caller that repeats its request makes a
+        new one; StoreDown.
         """
         known = self.settings.get(queue)
         if known is None:  # it was forgotten while this was on its way
@@ -507,9 +512,7 @@ class Catalog:
         return [shard for shards in self.shards.values() for shard in shards]
 
     async def _reread(self, queue: str) -> None:
-        """
-        Read changed settings; as no message is repeated, what cannot be read now is read later.
-        """
+        """Read changed settings, now or later, because no message is repeated."""
         try:
             while queue in self._outdated:
                 self._outdated.discard(queue)
@@ -575,7 +578,7 @@ class Catalog:
     @property
     def maker(self) -> tuple[str, int]:
         """
-        Return the user who acts (empty: nobody in particular), and the part one may make (1,000).
+        Return the user who acts (empty: none in particular), and the thousandths that one may make.
         """
         return ACTING.get(), self.user_limits.share
 

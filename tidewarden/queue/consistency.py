@@ -71,7 +71,9 @@ class Consistency:
         return _report(queue, len(shards), tasks, repaired, found, examples)
 
     async def _part(self, shard: Shard, part: str, repair: bool) -> tuple[int, list[Any]]:
-        """Check one part of a shard, in as many scripts as it needs: entries seen, problems."""
+        """
+        Check one part of a shard, in as many scripts as it needs; return entries seen and problems.
+        """
         seen, problems, cursor = 0, [], b"0"
         while True:
             cursor, more, wrong = await shard.run("queue.check", (part, cursor, PIECE, int(repair)))

@@ -1,4 +1,4 @@
-"""Takes, and the ends of what was taken: by ack, release, failure or burial."""
+"""Takes tasks, and ends their leases: by ack, release, failure or burial."""
 
 from __future__ import annotations
 
@@ -326,9 +326,7 @@ class Consumer:
         self, session: Session, queue: str, task_id: str, lease: int, lease_ms: int = 0
     ) -> int:
         """
-        Let the lease run on from now; returns its new end in unix ms of the store.
-
-        Raises: NotHeld.
+        Let the lease run on from now; return its new end in unix ms of the store. Raises: NotHeld.
         """
         check_range(lease_ms, "lease_ms", 0, LEASE_MAX_MS)
         check_range(lease, "lease", 0, LEASE_NUMBER_MAX, "the lease number")
@@ -345,12 +343,12 @@ class Consumer:
         return len(self.under_way)
 
     def arrived(self) -> Iterator[tuple[str, str, int]]:
-        """Return queue, id and lease of what takes have got while they go on asking."""
+        """Return queue, id and lease of the tasks that takes have while they go on asking."""
         for take in self.under_way.takes:
             yield from take.arrived
 
     def end_waits(self) -> None:
-        """Answer every waiting take with what there is: the node goes down."""
+        """Answer every waiting take with the tasks that it has, because the node goes down."""
         for take in list(self.under_way.takes):
             take.stop_waiting()
 

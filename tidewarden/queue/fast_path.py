@@ -1,10 +1,10 @@
 """
-The plain put, take and ack: of one task, without options, of a queue known here that has one shard.
+Serves plain puts, takes and acks: one task, no options, a queue known here that has one shard.
 
 Most requests are of this kind. They go from the door into the shard's batch, and from the script's
-reply to the door, without a future between: each of its listeners costs a turn of the loop.
-Whatever is not plain is refused here with ``None``, before anything was done, and goes the ordinary
-way.
+reply to the door, without a future between: each of its listeners costs a turn of the loop. A
+request that is not plain is refused here with ``None``, before anything was done, and goes the
+ordinary way.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class FastPath:
 
     def put(self, queue: bytes, payload: bytes, receiver: ReplySink) -> str | None:
         """
-        Put a task; the id it has when ``receiver`` gets 1. It gets a word of put.lua's otherwise.
+        Put a task; return the id that it has when ``receiver`` gets 1.
+
+        The receiver gets a word of put.lua's otherwise.
         """
         shard = self._plain.get(queue) or self._plain_shard(queue)
         size = len(payload)

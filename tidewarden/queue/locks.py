@@ -1,5 +1,5 @@
 """
-Named locks are held under a lease and carry a fence number.
+Grants named locks, which are held under a lease and carry a fence number.
 
 Callers that wait for a lock get it in the order in which they came to this node.
 """
@@ -48,7 +48,7 @@ SOON_S = 0.001  # a lease that is just ending is looked at again so soon
 
 class _Want(NamedTuple):
     """
-    Says which lock is asked for.
+    Names the lock that is asked for.
 
     ``key`` begins with ``=`` when it is the caller's, with ``-`` when we made it.
     """
@@ -60,7 +60,7 @@ class _Want(NamedTuple):
 
 
 class _Claim:
-    """Is an acquire under way, as its session sees it: to end :attr:`future` ends it."""
+    """Shows an acquire under way to its session: to end :attr:`future` ends it."""
 
     __slots__ = ("_session", "_task", "_unclaimed", "future")
 
@@ -96,11 +96,11 @@ class _Claim:
             self.future.set_result(task.result())
 
     def cancel(self) -> None:
-        """End it: the connection has gone."""
+        """End the acquire, because the connection has gone."""
         self.future.cancel()
 
     def fail(self, error: BaseException) -> None:
-        """End it: the shared session has ended."""
+        """End the acquire with an error, because the shared session has ended."""
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -193,7 +193,8 @@ class Locks:
 
     async def _try(self, want: _Want) -> int | None:
         """
-        Acquire at once or not at all; where others wait here, only what the key holds already.
+        Acquire at once or not at all; while others wait here, only a lock that the key holds
+        already.
         """
         fence, _ = await self._ask(want, take=want.name not in self._lines)
         return fence or None
@@ -214,7 +215,7 @@ class Locks:
             self._lines.wake(want.name)
 
     async def _first(self, want: _Want, turn: Turn, until: float) -> int:
-        """Wait to be the first of the line, then for the lock. Raises: TimeoutError."""
+        """Wait to become the first of the line, then for the lock. Raises: TimeoutError."""
         await turn.wait(until)
         place = (QUEUE, want.name)
         fence = 0
@@ -269,7 +270,7 @@ class Locks:
 
     async def renew(self, session: Session, name: str, fence: int, lease_ms: int) -> int:
         """
-        Hold the lock on for ``lease_ms`` from now; returns its end, in unix ms of the store.
+        Hold the lock for ``lease_ms`` from now on; return its end, in unix ms of the store.
 
         Raises: BadArg; NotHeld: not under this fence, or no longer; StoreDown.
         """
@@ -339,7 +340,7 @@ def _described(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _give_back(shard: Shard, name: str, done: asyncio.Future[Any]) -> None:
-    """Give back what was acquired, with its quorum or without: its caller has gone."""
+    """Give an acquired lock back, with its quorum or without, because its caller has gone."""
     if done.cancelled():
         return
     error = done.exception()

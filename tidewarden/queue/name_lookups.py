@@ -1,8 +1,8 @@
 """
-Puts to names that this node does not know yet, in the order in which they came.
+Keeps puts to names that this node does not know yet, in the order in which they came.
 
-A name is a queue's or a topic's, and the store says which. A put that comes meanwhile stands in
-line, also where the name has become known: else it would go before the puts in line.
+A name is a queue's or a topic's, and the store says which. A put that comes meanwhile joins the
+line, although the name may have become known: else it would go before the puts in line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidewarden.store.reply_sink import fail_reply
 from .catalog import Catalog
 
 Begin = Callable[[tuple[str, ...] | None], None]
-"""Gets the queues of a topic, or None: the name is a queue's, which is open now."""
+"""Receives the queues of a topic, or None: the name is a queue's, which is open now."""
 
 
 class NameLookups:

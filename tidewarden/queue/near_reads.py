@@ -2,7 +2,7 @@
 Reads shards of queues in the node's own copy of the data.
 
 While no majority of the nodes is in reach, that copy stands in for the primary: it may be old, and
-what takes the writes by now may be elsewhere. So what it answers is marked.
+the primary may be another store by now. So its answers are marked.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ALONE = "no majority of the nodes is in reach"
 Answer = TypeVar("Answer")
 Mark = dict[str, int]
 """
-Is in each answer of a copy that stands in for the primary: ``stale_ms``, how long ago it lacked
-nothing; -1: that is not known.
+The mark of each answer of a copy that stands in for the primary: ``stale_ms``, how long ago the
+copy had everything; -1: that is not known.
 """
 
 
@@ -62,11 +62,9 @@ class NearReads:
         Have ``read`` ask the primary; or this copy, for which it gets the mark of its answer.
 
         Each read comes by here that may be answered by a copy which cannot be compared with the
-        others: where no majority is in reach, the caller ``marks`` the answer, and lets it be older
-        than ``max_stale_ms`` (0: as old as the copy is).
-
-        Raises: NoQuorum: no majority is in reach, and the answer has to be newer; what ``read``
-        raises.
+        others: if no majority is in reach, the caller ``marks`` the answer, and lets it be older
+        than ``max_stale_ms`` (0: as old as the copy is). Raises: NoQuorum: no majority is in reach,
+        and the answer has to be newer; what ``read`` raises.
         """
         if await self.reaches_majority():
             try:
@@ -78,10 +76,11 @@ class NearReads:
 
     async def reaches_majority(self) -> bool:
         """
-        Tell whether the primary answers for a majority, as far as is known.
+        Return whether the primary answers for a majority, as far as is known.
 
-        A node that hears no majority may reach a primary that one confirms. Where its own store is
-        the primary and nobody confirms it, another may have been elected: it is a copy like others.
+        A node that hears no majority may reach a primary that one confirms. If its own store is the
+        primary and no majority confirms it, another may have been elected: it is a copy like
+        others.
         """
         if not self._copy.alone():
             return True
@@ -114,13 +113,17 @@ class NearReads:
         return settings_from(queue, raw)
 
     async def shards(self, queue: str) -> Sequence[Shard]:
-        """Return a queue's shards, as this node or its copy knows them. Raises as settings do."""
+        """
+        Return a queue's shards, as this node or its copy knows them.
+
+        Raises: as :meth:`settings` does.
+        """
         shards = self._catalog.shards.get(queue)
         return shards or self._catalog.shards_with(queue, await self.settings(queue))
 
     async def run(self, name: str, queue: str, shard: int, args: Sequence[Arg]) -> Any:
         """
-        Run a script (``room.file``, its header says READS) on one shard; its items.
+        Run a script (``room.file``, its header says READS) on one shard; return its items.
 
         Raises: StoreDown: the copy does not answer, or this node does not know the queue; the
         script's own refusals.

@@ -167,7 +167,7 @@ class Custom:
 
 
 def partitioner_of(strategy: str, shards: int, known: Mapping[str, Strategy]) -> Partitioner | None:
-    """Return what chooses the shards of a queue; None: the hash does, or there is only one."""
+    """Return the partitioner of a queue; None: the hash chooses, or there is only one shard."""
     if shards == 1 or strategy == "hash":
         return None
     return (

@@ -1,4 +1,4 @@
-"""Puts: the id and the shard of a new task, and its copies in the queues of a topic."""
+"""Puts tasks: chooses the id and the shard of each, and copies it into the queues of a topic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .task import IdMaker, TaskSpec, check_name
 
 
 def put_error(word: bytes, queue: str, task_id: str) -> Error:
-    """Make the error that put.lua's word for a task means."""
+    """Make the error for a word of put.lua."""
     if word == b"EXISTS":
         return Exists(f"the task {task_id} is there already")
     if word == b"NOTHELD":
@@ -70,7 +70,7 @@ class Producer:
 
     def put(self, queue: str, task: TaskSpec) -> asyncio.Future[str]:
         """
-        Put a task into a queue, or into each queue of a topic; a future of its id.
+        Put a task into a queue, or into each queue of a topic; return a future of its id.
 
         Raises: BadArg, TooBig, and what a strategy does (at once); in the future: Exists, NotHeld
         (by ``if_exists``), Full, StoreDown (with the same id a retry is safe).
@@ -120,10 +120,10 @@ class Producer:
         put: Callable[[str, TaskSpec], Awaitable[str]],
     ) -> str:
         """
-        Put a task into each of these queues, by ``put``, under one id; returns the id.
+        Put a task into each of these queues, by ``put``, under one id; return the id.
 
-        Raises: what the first queue refused it with; says that the same put may be repeated. It
-        names no queue, for a user who puts into a topic needs no right to its queues.
+        Raises: the refusal of the first queue; it says that the same put may be repeated, and names
+        no queue, because a user who puts into a topic needs no right to its queues.
         """
         copy = dataclasses.replace(task, id=task.id or self.new_id())
         copy.check(self.payload_max)
@@ -151,9 +151,9 @@ class Producer:
         put: Callable[[str, TaskSpec], Awaitable[str]],
     ) -> Error | None:
         """
-        Put a topic's task into one of its queues; the error that this was refused with.
+        Put a topic's task into one of its queues; return the error of its refusal.
 
-        A queue that has ended is not made again. It is none of the topic's any more, so these are
+        A queue that has ended is not made again: it is none of the topic's any more, so these are
         read anew.
         """
         try:

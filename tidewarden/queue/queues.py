@@ -1,4 +1,4 @@
-"""The queues of one node: builds their parts and names them."""
+"""Builds the parts of one node's queues and names them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Queues:
     """
     Builds the parts of the queue room for one node, and names them.
 
-    What producers and consumers call most stands here too. Results come as futures or coroutines;
-    all raise :mod:`tidewarden.errors`.
+    The methods that producers and consumers call most stand here too. Results come as futures or
+    coroutines; all raise :mod:`tidewarden.errors`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The Lua files that stand before every script of a shard."""
+"""Names the Lua files that stand before every script of a shard."""
 
 from __future__ import annotations
 

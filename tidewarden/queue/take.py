@@ -1,6 +1,4 @@
-"""
-Takes tasks: asks shards in turn, waits parked at all of them, gives back what no consumer wants.
-"""
+"""Takes tasks: asks shards in turn, waits parked at all of them, gives back unwanted tasks."""
 
 from __future__ import annotations
 
@@ -74,7 +72,7 @@ class Take:
     count = 1
     task_id = ""
     anyhow = False
-    """Whether the named task is taken also where it is buried, or its queue paused."""
+    """Whether the named task is taken although it is buried, or its queue paused."""
 
     def __init__(
         self,
@@ -124,12 +122,12 @@ class Take:
 
     @property
     def queues(self) -> set[str]:
-        """Return the queues in which it waits."""
+        """Return the queues in which the take waits."""
         return {shard.queue for shard in self._shards}
 
     @property
     def arrived(self) -> list[tuple[str, str, int]]:
-        """Return queue, id and lease of what it has got while it goes on asking."""
+        """Return queue, id and lease of the tasks that it has while it goes on asking."""
         return [] if self._over else [(task.queue, task.id, task.lease) for task in self._got]
 
     # --- asking
@@ -140,8 +138,9 @@ class Take:
 
     def _ask(self, position: int) -> None:
         """
-        Ask the shards from ``position`` on, one after the other; those that are known to hold
-        nothing are passed by.
+        Ask the shards from ``position`` on, one after the other.
+
+        Shards that are known to hold nothing are passed by.
         """
         if self._waits and not self.task_id and self._trouble is None:
             while position < len(self._shards) and self._shards[position].known_empty.holds(
@@ -188,7 +187,9 @@ class Take:
     # --- the answer to a question
 
     def done(self) -> bool:
-        """Return False: tasks that were taken for a consumer that has gone have to go back."""
+        """
+        Return False, because tasks that were taken for a consumer that has gone have to go back.
+        """
         return False
 
     def set_result(self, rows: Any, /) -> None:
@@ -358,13 +359,13 @@ class Take:
         return not self._busy and not self._over
 
     def try_shard(self, shard: Shard, tries: Tries | None, *, more: bool) -> None:
-        """Take from a shard in which something may be ready; it is free."""
+        """Take from a shard in which tasks may be ready; the take is free."""
         self._tries = tries
         self._position = BY_WAKE_UP
         self._take_from(shard, self.count, True, more)
 
     def try_later(self, shard: Shard) -> None:
-        """Take from a shard in which something may be ready as soon as it is free."""
+        """Take from a shard in which tasks may be ready, as soon as the take is free."""
         if shard not in self._again:
             self._again = [*self._again, shard]
 
@@ -378,7 +379,7 @@ class Take:
     # --- the end
 
     def stop_waiting(self) -> None:
-        """Answer with what there is, as if the waiting time were over."""
+        """Answer with the tasks that the take has, as if the waiting time were over."""
         self._time_over()
 
     def _time_over(self) -> None:
@@ -409,7 +410,7 @@ class Take:
             self.receiver.set_exception(error)
 
     def cancel(self) -> None:
-        """End the take now, as its consumer or this node goes: what came or comes yet goes back."""
+        """End the take now, because its consumer or this node goes; its tasks go back."""
         if self._ended:
             return
         self._ended = True
@@ -442,7 +443,7 @@ def taken_from(shard: Shard, rows: Sequence[Any]) -> list[Taken]:
 
 
 def give_back(tasks: Sequence[Taken], shards: Sequence[Shard]) -> None:
-    """Give back tasks whose consumer has gone: see :func:`hand_back`."""
+    """Give tasks back whose consumer has gone: see :func:`hand_back`."""
     for task, shard in zip(tasks, shards, strict=True):
         hand_back(shard, task.id, task.lease)
 

@@ -1,5 +1,5 @@
 """
-Tasks on their way in and out, and the allowed values.
+Describes tasks on their way in and out, and checks their values.
 
 They are decided here once, for every door.
 """
@@ -30,7 +30,7 @@ STATES = ("delayed", "ready", "leased", "buried", "waiting")
 
 Mode: TypeAlias = Literal["keep", "fail", "replace"]
 UNREACHABLE = (".", "..")
-"""Names that no path of HTTP reaches, however they are written there."""
+"""The names that no path of HTTP reaches, however they are written there."""
 NAME_PATTERN = "[A-Za-z0-9_.:/-]+"
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _NAME = re.compile(NAME_PATTERN)
@@ -171,7 +171,11 @@ class TaskSpec:
     trace: str = ""
 
     def check(self, payload_max: int) -> None:
-        """Raises: BadArg, TooBig: the first field that is not allowed, with what is."""
+        """
+        Check every field.
+
+        Raises: BadArg, TooBig: the first field that is not allowed, with the allowed values.
+        """
         check_payload(self.payload, "the payload", payload_max)
         if self.id:
             check_id(self.id)
@@ -263,7 +267,7 @@ class Taken(msgspec.Struct):
     lease_end_ms: int
     due_ms: int = 0
     trace: bytes = b""
-    """The trace context of its put, see :func:`traceparent`; empty: none."""
+    """The trace context of the task's put, see :func:`traceparent`; empty: none."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Topics: names to which queues subscribe."""
+"""Keeps topics, which are names to which queues subscribe."""
 
 from __future__ import annotations
 
@@ -75,11 +75,10 @@ class Topics:
 
     async def unlink(self, topic: str, queue: str) -> int:
         """
-        Take a queue from a topic; returns 1, or 0 when it was not in it.
+        Take a queue from a topic; return 1, or 0 when it was not in it.
 
-        What it holds stays, and so does a topic without queues.
-
-        Raises: NotFound: there is no such topic.
+        The queue's tasks stay, and so does a topic without queues. Raises: NotFound: there is no
+        such topic.
         """
         word, links = await self._catalog.run_on_names(
             "queue.link", check_name(topic, "topic"), check_name(queue), 0, LINKS_MAX, 0, "", 1

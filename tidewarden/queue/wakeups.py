@@ -1,4 +1,4 @@
-"""Messages of the store that wake what waits on this node."""
+"""Wakes waiting requests of this node by messages of the store."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ from tidewarden.histograms import ELECTIONS, Family
 
 from . import folder, pysync, state
 from .operations import Operations
+from .operator_status import operator_status
 from .proposals import Proposals
-from .report import report
 from .store_facts import StoreFacts
-from .stores import LOOK, Stores
+from .store_queries import LOOK, StoreQueries
 from .ticker import Ticker
 from .voter import Voter
 
@@ -45,7 +45,7 @@ class Running:
     voter: Voter
     proposals: Proposals
     operations: Operations
-    stores: Stores
+    stores: StoreQueries
     beating: asyncio.Task[None]
 
 
@@ -141,7 +141,7 @@ class RaftMember:
             lambda: list(self._addresses),
             self._view,
         )
-        stores = Stores(
+        stores = StoreQueries(
             ticker,
             voter,
             proposals,
@@ -337,8 +337,8 @@ class RaftMember:
         """
         running, view = self._running, self._view()
         if running is None or view is None:
-            return report(self, heard_s=self.heard_s(), lease_s=self.lease_s())
-        return report(
+            return operator_status(self, heard_s=self.heard_s(), lease_s=self.lease_s())
+        return operator_status(
             self,
             commit=view.commit,
             heard_s=self.heard_s(),
@@ -485,7 +485,7 @@ class RaftMember:
 
     # Between the loop and the thread.
 
-    def _stores(self) -> Stores:
+    def _stores(self) -> StoreQueries:
         if self._running is None:
             raise Draining("Raft is not running on this node.")
         return self._running.stores

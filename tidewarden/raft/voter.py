@@ -46,9 +46,9 @@ from tidewarden.clock import Clock
 from . import files, membership
 from .membership import ANOTHER_FOLDER, NOT_THERE, Members
 from .pysync import MISSING_LEADER, REQUEST_DENIED, SUCCESS, library_now
-from .reports import Report, Reports
 from .state import Committed, RaftView, State, Times, ended_members, turn_to_ask
 from .store_facts import StoreFacts, applied, read_facts
+from .store_reports import Report, StoreReports
 from .wire import Message, RaftTransport
 
 logger = logging.getLogger("tidewarden.raft")
@@ -158,7 +158,7 @@ class Voter(SyncObj):  # type: ignore[misc]  # the library has no types
         """Those whose processes have ended: see :func:`.state.ended_members`."""
         self._found_ended: frozenset[str] = frozenset()
         self._said_ended: dict[str, frozenset[str]] = {}
-        self.reports = Reports()
+        self.reports = StoreReports()
         """What the other members say of their stores."""
         self._own_report: Report = ()
         self.stands_until = -math.inf

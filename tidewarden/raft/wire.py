@@ -22,9 +22,9 @@ from pysyncobj.tcp_connection import CONNECTION_STATE, TcpConnection
 from pysyncobj.tcp_server import SERVER_STATE
 from pysyncobj.transport import TCPTransport
 
-from tidewarden.budget import Budget
 from tidewarden.clock import Clock
 from tidewarden.config.addresses import ANY_PORT_MAX, parse_address
+from tidewarden.cpu_budget import CpuBudget
 from tidewarden.log import OncePer
 
 from .port_probes import PortProbes
@@ -217,7 +217,7 @@ class RaftTransport(TCPTransport):  # type: ignore[misc]  # the library has no t
         self._clock, self._times = voter.clock, voter.times
         self.strangers_refused = 0
         self._strangers: dict[RaftConnection, float] = {}
-        self._budget = Budget(STRANGERS_SHARE, STRANGERS_BURST_S)
+        self._budget = CpuBudget(STRANGERS_SHARE, STRANGERS_BURST_S)
         # strangers that are not read until there is budget again
         self._held: set[RaftConnection] = set()
         self._accepts = False

@@ -17,7 +17,7 @@ from typing import Any
 
 from tidewarden.clock import Clock, sleep_or
 from tidewarden.errors import Error, Internal, NotFound, Stale, StoreDown
-from tidewarden.progress import Progress
+from tidewarden.loop_watchdog import LoopWatchdog
 from tidewarden.queue import Queues
 
 from .timer_queue import TimerQueue
@@ -66,7 +66,7 @@ class Sweep:
         self._all_at = 0.0
         self._begun = False
         self._under_way: dict[Place, asyncio.Task[None]] = {}
-        self.duty = Progress("sweep", clock)
+        self.duty = LoopWatchdog("sweep", clock)
         self.running = False
         self.rounds = 0
         self.moved = 0

@@ -1,4 +1,4 @@
-"""Notes each request that a door has answered: how long it took, and who sent what."""
+"""Notes each request that a door has answered: its duration, its user and its verb."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidewarden.histograms import REQUESTS, WAITS, Family, Histogram, told_of
 from .traffic.recorder import Recorder
 
 UNKNOWN = "(unknown)"
-"""The verb of a request for which there is none."""
+"""The verb of a request that has none of ours."""
 
 
 class AnsweredRequests:

@@ -16,9 +16,7 @@ from tidewarden.server.access.admission import AdmissionControl
 log = logging.getLogger("tidewarden.server")
 
 GIVE_BACK_S = 3.0
-"""
-At a stop, for the leases of those who were there; a store that is silent must not keep the process.
-"""
+"""How long a stop waits for the leases of its peers; a silent store must not keep the process."""
 
 Connected = TypeVar("Connected")
 
@@ -27,7 +25,7 @@ class Directory(Protocol):
     """Finds the consumers of a process at all of its doors."""
 
     numbers: Iterator[int]
-    """Of their connections: each is one's alone in its node."""
+    """The numbers of connections; each is unique in its node."""
     doors: list[Peers[Any]]
 
 
@@ -64,14 +62,14 @@ class Peers(Generic[Connected]):
         self.connections_max = connections_max
         self.connections: set[Connected] = set()
         self.relayed: set[Connected] = set()
-        """Those that came in at another process."""
+        """The connections that came in at another process."""
         self.connections_total = 0
         self.refused_total = 0
         self.draining = False
         self.closing: set[asyncio.Task[None]] = set()
-        """Of sessions whose connection has gone."""
+        """The sessions whose connections have gone, which are being ended."""
         self.settled = asyncio.Event()
-        """A connection has nothing under way any more."""
+        """Set when a connection has nothing under way any more."""
 
     def count(self) -> int:
         """Return how many connections count for the limit."""
@@ -93,7 +91,7 @@ class Peers(Generic[Connected]):
         return next(self._numbers)
 
     def forget(self, connection: Connected, session: Session | None) -> None:
-        """Forget a peer that has gone: what it held is free again at once."""
+        """Forget a peer that has gone; its leases end at once."""
         self.connections.discard(connection)
         self.relayed.discard(connection)
         if session is not None:
@@ -103,7 +101,7 @@ class Peers(Generic[Connected]):
         self.settled.set()
 
     async def until(self, clock: Clock, settled: Callable[[], bool], limit_s: float) -> None:
-        """Wait until that is so, ``limit_s`` seconds at most."""
+        """Wait until ``settled`` returns true, for ``limit_s`` seconds at most."""
         until = clock.monotonic() + limit_s
         while clock.monotonic() < until and not settled():
             self.settled.clear()

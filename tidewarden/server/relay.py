@@ -1,6 +1,4 @@
-"""
-The verbs that a node's further processes pass on to its first: tokens, schedules, cluster, INFO.
-"""
+"""Passes verbs from a node's further processes to its first: tokens, schedules, cluster, INFO."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from .verbs.command import Command, Outcome
 from .verbs.traffic import push
 
 STREAMS = b"R.TAP"
-"""Takes as long as the peer said, and ends with its connection."""
+"""The verb that takes as long as the peer said, and ends with its connection."""
 GROUPS = ("token", "schedule", "cluster")  # of verbs that the first process does
 NAMES = ("INFO", "L.PEEK", "Q.HOLDERS")  # and others of its
 SUBCOMMANDS = {"CLIENT": b"KILL", "SESSION": b"END"}
-"""Verbs of which it does one form: what is about the consumers of all nodes."""
+"""The verbs of which the first process does one form, which is about the consumers of all nodes."""
 
 
 def relay(connection: Connection, request: Request) -> Pending:

@@ -1,4 +1,4 @@
-"""The rooms behind the doors, as both doors are given them."""
+"""Declares the rooms behind the doors, as the doors are given them."""
 
 from __future__ import annotations
 
@@ -61,12 +61,14 @@ class StoreOperations(Protocol):
         """Note that an operator knows of the loss; returns what it was, or ``""``."""
 
     def discarded(self) -> Awaitable[Sequence[Mapping[str, Any]]]:
-        """Return what this node's store set aside: ``path``, ``bytes``, ``at_ms`` and more."""
+        """
+        Return the data that this node's store set aside: ``path``, ``bytes``, ``at_ms`` and more.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Holds what verbs and routes act on; the verbs of a part that is absent are refused."""
+    """Holds the parts that verbs and routes act on; the verbs of an absent part are refused."""
 
     queues: Queues
     cluster: ClusterView
@@ -76,18 +78,20 @@ class Services:
     operations: ClusterOperations | None = None
     backups: Backups | None = None
     stores: StoreOperations | None = None
-    """None: the cluster has one store, or this node has none of the replicated ones."""
+    """
+    The replicated stores; None: the cluster has one store, or this node has none of the replicated.
+    """
     traffic: Recorder | None = None
-    """Is told of each request that was answered; None: nobody counts them."""
+    """Hears of each request that was answered; None: no part counts them."""
     traffic_of_cluster: ClusterTraffic | None = None
-    """Adds up what all nodes count; None in a further process."""
+    """Adds up the counts of all nodes; None in a further process."""
     consumers: ProcessConsumers | None = None
-    """Knows who is at this process's doors; None: nobody asks."""
+    """Knows the peers at this process's doors; None: no part asks."""
     consumers_of_cluster: ClusterConsumers | None = None
     """Shows and ends consumers over all nodes; None in a further process."""
     audit: AuditLog | None = None
-    """None: nothing is noted."""
+    """The audit log; None: nothing is noted."""
     limits: UserLimits | None = None
-    """What users may have of what they share; None: each door counts by itself."""
+    """The limits of what users share; None: each door counts by itself."""
     figures: FigureRecorder | None = None
-    """Has what the console shows of the last hour; None: nothing is recorded."""
+    """Has the console's figures of the last hour; None: nothing is recorded."""

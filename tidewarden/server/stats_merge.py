@@ -1,4 +1,4 @@
-"""The figures of a node's processes, added up."""
+"""Adds up the figures of a node's processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_up(*stats: Mapping[str, Any]) -> dict[str, Any]:
 
 def lasting(stats: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Return what remains of a process that has ended.
+    Return the figures that remain of a process that has ended.
 
     Those are its counters (``…_total``) and its histograms, which must not go back.
     """

@@ -51,13 +51,14 @@ async def start_child(
     """
     Start ``argv`` in a session of its own, where Ctrl-C does not reach it.
 
-    The kernel kills it when we die.
+    The kernel kills the child when this process dies, by SIGKILL, because another signal could be
+    sat out. Writes that a store which syncs once a second has answered need not be in the kernel's
+    hands by then: while a sync is under way the store puts its writes off, for two seconds at most,
+    and answers. A write that must not be lost waits for the disk (see
+    :mod:`tidewarden.store.durability.fsync_commit`).
 
-    Killed, for another signal could be sat out. What a store that syncs once a second has answered
-    need not be in the kernel's hands by then: while a sync is under way it puts its writes off, for
-    two seconds at most, and answers. What must not be lost waits for the disk (see firm). Call it
-    from a thread that lives as long as the process does: the kernel means the thread when it says
-    parent.
+    Call it from a thread that lives as long as the process does: the kernel means the thread when
+    it says parent.
 
     Args:
         argv: the program by absolute path, and its arguments.
@@ -107,7 +108,7 @@ async def stop_child(process: asyncio.subprocess.Process, clock: Clock, grace_s:
 
 
 def kill_group(process: asyncio.subprocess.Process) -> None:
-    """Send SIGKILL to a child and to what it started itself."""
+    """Send SIGKILL to a child and to the processes that it started itself."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -136,7 +137,7 @@ class FolderInUse(ConfigError):
             [f"data folder {folder}: in use by process {pid}; stop that one or name another folder"]
         )
         self.pid = pid
-        """Of the process that took it; what it started may write there, too."""
+        """The process that took the lock; its children may write in the folder, too."""
 
 
 class FolderLock:

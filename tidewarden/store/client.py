@@ -1,6 +1,4 @@
-"""
-The interface by which other rooms call the store, whether it is one server or a Redis Cluster.
-"""
+"""Defines how other rooms call the store, whether it is one server or a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -70,4 +68,4 @@ class StoreClient(CallSender, Protocol):
         """Return the connections to all servers that take writes."""
 
     def warning(self) -> str:
-        """Return what an operator should look at although the store is up, or ""."""
+        """Return the trouble that an operator should look at although the store is up, or ""."""

@@ -1,5 +1,5 @@
 """
-A pipelined connection to the store: many calls under way at once.
+Keeps a pipelined connection to the store, with many calls under way at once.
 
 It is reconnected in one place, and repeats nothing.
 """
@@ -38,18 +38,20 @@ log = logging.getLogger("tidewarden.store")
 
 PATIENCE_S = 5.0
 """
-How long a call waits for a link that is down, or for a server that refuses it for now: nothing was
-done, so that is safe.
+How long a call waits for a link that is down, or for a server that refuses it for now; that is
+safe, because nothing was done.
 """
 HOPELESS_S = 0.5
 """
-How long it waits at least while no server can take writes: the time for which the link was down
+How long a call waits at least while no server can take writes; the time for which the link was down
 before counts as waited.
 """
 LOOK_S = 0.1
-"""While calls wait it is looked so often whether it is known by now that none can."""
+"""
+While calls wait, the link asks so often whether it is known by now that no server can take writes.
+"""
 AGAIN_S = 0.05
-"""Pause before a call is tried again that a server refused for now."""
+"""The pause before a call that a server refused for now is tried again."""
 STALL_S = 10.0  # a link that owes an answer for so long is cut
 BACKLOG_MAX = 100_000
 RETRY_FIRST_S, RETRY_LAST_S = 0.05, 1.0
@@ -157,7 +159,11 @@ class StoreConnection(asyncio.Protocol):
         return self._stopped
 
     def link_of(self, _key: str) -> StoreConnection:
-        """Return itself: all keys lie here. See :class:`tidewarden.store.client.StoreClient`."""
+        """
+        Return this connection, because all keys lie here.
+
+        See :class:`tidewarden.store.client.StoreClient`.
+        """
         return self
 
     def each(self) -> list[StoreConnection]:
@@ -165,7 +171,7 @@ class StoreConnection(asyncio.Protocol):
         return [self]
 
     def warning(self) -> str:
-        """Return "": there are no parts that could be away."""
+        """Return "", because there are no parts that could be away."""
         return ""
 
     def launch(self) -> None:
@@ -255,7 +261,7 @@ class StoreConnection(asyncio.Protocol):
                 self._look_later()
 
     def _until(self, since: float) -> float:
-        """Return until when a call waits that has waited ``since`` then, as far as is known."""
+        """Return until when a call that has waited since ``since`` goes on waiting."""
         if not self._way.fault:
             return since + PATIENCE_S
         limit_s = self._limit_s if self._way.alone else PATIENCE_S
@@ -318,13 +324,14 @@ class StoreConnection(asyncio.Protocol):
         """
         Note an error reply, or one of several in a reply.
 
-        From a server that takes no writes any more, nothing else is to be had.
+        The connection is cut if the server takes no writes any more, because no other answer is to
+        be had from it.
         """
         if self._way.finder is not None and isinstance(error_of(message), ReadOnlyServer):
             self._leave("it takes no writes any more")
 
     def _moved(self, url: str) -> None:
-        """Go to ``url``, which takes the writes now: at once, if there is no connection."""
+        """Connect to ``url``, which takes the writes now; at once, if there is no connection."""
         self._hurries = self._transport is None
         if self._rest is not None:
             self._rest.cancel()
@@ -406,7 +413,7 @@ class StoreConnection(asyncio.Protocol):
                 self._told.lost(self, self._way.called, self.at)
 
     async def _pause(self, pause_s: float) -> None:
-        """Sleep, until the finder says where to go at most."""
+        """Sleep for ``seconds``, or until the finder says where to connect."""
         rest = self._rest = self._loop.create_task(sleep(self._clock, pause_s))
         try:
             await asyncio.wait({rest})

@@ -1,5 +1,5 @@
 """
-The address that a link connects to.
+Finds the address that a link connects to.
 
 It is always the same, or that of the server that takes the writes now, which a finder knows.
 """
@@ -24,11 +24,9 @@ class PrimaryFinder(Protocol):
 
     name: str
     fault: str
-    """
-    Why no server can take the writes before somebody acts, for people; empty: one may at any time.
-    """
+    """Why no server can take the writes before an operator acts; empty: one may at any time."""
     alone: bool
-    """Whether that is because no majority of the nodes is in reach."""
+    """Whether no server can take them because no majority of the nodes is in reach."""
 
     def follow(self, moved: Callable[[str], None], /) -> None:
         """
@@ -85,18 +83,18 @@ class Endpoint:
 
     @property
     def alone(self) -> bool:
-        """Tell whether that is because no majority of the nodes is in reach."""
+        """Return whether that is because no majority of the nodes is in reach."""
         return self.finder is not None and self.finder.alone
 
     @property
     def away(self) -> str:
-        """Say likewise that there is no such server; empty: there may be one at any time."""
+        """Say in the same way that no server is reached; empty: there may be one at any time."""
         if self.finder is None or not self.finder.fault:
             return ""
         return f"no primary of {self.finder.name} is reached: {self.finder.fault}"
 
     def check(self) -> None:
-        """Raises: BadArg: the URL is none."""
+        """Check the URL. Raises: BadArg: it is none."""
         if self.finder is None:
             check_url(self.url, found=True)
 
@@ -128,7 +126,9 @@ class Endpoint:
         return transport, kept
 
     def leads_to(self, url: str) -> bool:
-        """Return whether the connection leads to that URL; else give up an attempt to connect."""
+        """
+        Return whether the connection leads to that URL; if not, give up an attempt to connect.
+        """
         if url == self._target:
             return True
         if self._attempt is not None:

@@ -1,4 +1,4 @@
-"""Logs what becomes of several connections to one store as one matter."""
+"""Logs the losses and returns of several connections to one store as one event."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 log = logging.getLogger("tidewarden.store")
 
 COMPLAINTS_MAX = 10
-"""Different ones, until the store is back."""
+"""The most different complaints that are logged until the store is back."""
 
 
 class LinkLog:
@@ -28,7 +28,7 @@ class LinkLog:
         self._away.add(link)
 
     def left(self, link: object, called: str, at: str, why: str) -> None:
-        """Note that a connection is cut by this end, which says why."""
+        """Note that this end cuts a connection and logs why itself."""
         if not self._away:
             log.warning("leaving the %s at %s: %s", called, at, why)
         self._away.add(link)
@@ -41,7 +41,7 @@ class LinkLog:
             log.warning("%s; trying again", why)
 
     def back(self, link: object, called: str, at: str) -> None:
-        """Note that a connection was made; of one that was never away nothing is said."""
+        """Note that a connection was made; log nothing of one that was never away."""
         if link in self._away:
             self.forget(link)
             if not self._away:

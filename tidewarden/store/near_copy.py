@@ -30,11 +30,11 @@ log = logging.getLogger("tidewarden.store")
 ANSWER_S = 0.5
 """A copy that has not answered for so long is of no use to a reader."""
 CATCH_UP_S = (0.001, 0.003, 0.01)
-"""When the copy is looked at again, if it is behind what the primary had a moment ago."""
+"""The pauses after which a copy that is behind the primary is looked at again."""
 LOOKS_APART_S = 0.02
 """The primary is asked no more often than that, however young the copy is wanted."""
 UNASKED_S = 5.0
-"""Between two looks while nobody asks for the age."""
+"""Seconds between two looks while no reader asks for the age."""
 _HISTORY = re.compile(rb"master_replid:(\w+)")
 _APPLIED = re.compile(rb"slave_repl_offset:(\d+)")
 _WRITTEN = re.compile(rb"master_repl_offset:(\d+)")
@@ -82,7 +82,7 @@ class NearCopy:
 
     async def run(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
         """
-        Run the script ``name``, whose header says READS; its reply.
+        Run the script ``name``, whose header says READS, and return its reply.
 
         Raises: StoreDown: the copy does not answer, or is loading; the script's own refusals.
         """
@@ -141,7 +141,9 @@ class CopyAge:
         self._confirm = confirm
         self._clock = clock
         self._whole_at = float("-inf")
-        """The copy has all that the primary had then, by the monotonic clock."""
+        """
+        The time, by the monotonic clock, of which the copy has everything that the primary had.
+        """
         self._connection = 0
         self._looked_at = float("-inf")
         self._look: asyncio.Task[None] | None = None
@@ -149,9 +151,9 @@ class CopyAge:
 
     def within(self, ms: int) -> bool:
         """
-        Tell whether the copy is known to lack nothing that is older than ``ms``.
+        Return whether the copy is known to have everything that is older than ``ms``.
 
-        Soon it may be known, if it is not now.
+        If it is not known now, it may be soon.
         """
         now = self._clock.monotonic()
         fresh = self._connection == self._copy.connections and (now - self._whole_at) * 1000 <= ms
@@ -163,7 +165,7 @@ class CopyAge:
         return fresh
 
     def known_ms(self) -> int:
-        """Return how long ago, at most, the copy lacked nothing; -1: that is not known."""
+        """Return how long ago, at most, the copy had everything; -1: that is not known."""
         if self._connection != self._copy.connections or not math.isfinite(self._whole_at):
             return -1
         return math.ceil((self._clock.monotonic() - self._whole_at) * 1000)
@@ -182,7 +184,7 @@ class CopyAge:
             await sleep(self._clock, UNASKED_S if known else UNASKED_S / 10)
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """End the readings that are under way."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
@@ -234,7 +236,7 @@ def _written(said: bytes) -> tuple[bytes, int]:
 
 
 def _applied(said: bytes) -> tuple[bytes, int]:
-    """Return the same of a copy; of one that is a replica, what it has applied."""
+    """Return the same of a copy; if it is a replica, how far it has applied the history."""
     history, written = _written(said)
     applied = _APPLIED.findall(said)
     return history, int(applied[0]) if applied else written

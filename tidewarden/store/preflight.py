@@ -1,6 +1,4 @@
-"""
-Whether a server may be our store: its version, its role, what it does when its memory is full.
-"""
+"""Checks whether a server may be our store: its version, its role, its policy for a full memory."""
 
 from __future__ import annotations
 
@@ -11,29 +9,29 @@ from tidewarden.errors import ConfigError, Error, StoreDown
 
 from .client import StoreClient
 from .connect import redact
-from .removal_first import removal_first
+from .full_store_writes import full_store_write
 
 log = logging.getLogger("tidewarden.store")
 
 FORMATS = ("1", "2")
 """
-Numbers of the key layout that this version reads; it writes the last. A greater one in the data
-refuses the start.
+The numbers of the key layouts that this version reads; it writes the last. It refuses to start on
+data of a greater one.
 """
 
 EMBEDDED = "embedded.tidewarden"
 """
-What an embedded store that runs alone announces as its address: it says of the server, and not of
-its data, which somebody may copy elsewhere, that its starts are counted.
+The address that an embedded store which runs alone announces. It says of the server, and not of its
+data, which somebody may copy elsewhere, that its starts are counted.
 """
 
 LEASES_OF_VIEW = 2**36
-"""Lease numbers of one view: see queue/lua/shared/leases.lua."""
+"""The number of lease numbers of one view: see queue/lua/shared/leases.lua."""
 
 FSYNC_KEY = ":fsync"
 """
-Behind the cluster's prefix: how an embedded store was started to sync its log. Nodes may have it
-sync each write meanwhile.
+The key, behind the cluster's prefix, of how an embedded store was started to sync its log. Nodes
+may have it sync each write meanwhile.
 """
 
 OLDEST = (6, 2)
@@ -122,9 +120,7 @@ def problems_of(info: dict[str, str], *, clustered: bool = False) -> list[str]:
 
 
 async def warn_of_settings(link: StoreClient) -> None:
-    """
-    Log once what the server's settings cost in memory, where it tells them. Raises: StoreDown.
-    """
+    """Log once how much memory the server's settings cost, if it tells them. Raises: StoreDown."""
     try:
         found = await link.call(
             "CONFIG", "GET", "*-max-*p*"
@@ -185,7 +181,7 @@ async def check_store(link: StoreClient, cluster: str, *, replicated: bool = Fal
         raise StoreDown(link.why)
     stored = await link.call("GET", f"{{{cluster}}}:format")
     if stored is None:
-        await link.call(*removal_first("SET", f"{{{cluster}}}:format", FORMATS[-1], "NX"))
+        await link.call(*full_store_write("SET", f"{{{cluster}}}:format", FORMATS[-1], "NX"))
     elif stored.decode() not in FORMATS:
         raise ConfigError(
             [
@@ -194,7 +190,7 @@ async def check_store(link: StoreClient, cluster: str, *, replicated: bool = Fal
             ]
         )
     elif stored.decode() != FORMATS[-1]:
-        await link.call(*removal_first("SET", f"{{{cluster}}}:format", FORMATS[-1]))
+        await link.call(*full_store_write("SET", f"{{{cluster}}}:format", FORMATS[-1]))
     views = replicated or await _counts_views(link, cluster)
     oldest = min(infos, key=lambda info: numbers_of(info.get("redis_version", "0")))
     return StoreServer(
@@ -212,12 +208,11 @@ async def check_store(link: StoreClient, cluster: str, *, replicated: bool = Fal
 
 async def _counts_views(link: StoreClient, cluster: str) -> bool:
     """
-    Tell whether each start of the store gets a view of its own: of an embedded one it does.
+    Return whether each start of the store gets a view of its own, as an embedded store's does.
 
-    Data that were copied from one to a store of one's own keep the number, which is not raised
-    there. It is dropped: leases are numbered by the clock then, above all that were given.
-
-    Raises: ConfigError: they would not be above them. StoreDown.
+    Data that were copied from one to a store of the user's own keep the number, which is not raised
+    there. It is dropped: leases are numbered by the clock then, above all that were given. Raises:
+    ConfigError: they would not be above them. StoreDown.
     """
     key = f"{{{cluster}}}:view"
     view = await link.call("GET", key)

@@ -26,20 +26,23 @@ log = logging.getLogger("tidewarden.store")
 SCHEMES, MARK, UNIX = ("redis", "rediss"), "+replicated://", "unix://"
 ANSWER_S, ANSWER_LAST_S = 0.25, 2.0
 """
-A store that has not answered by then is not waited for; twice as long each time that no primary was
-found and one was silent, up to the second: on a busy host a TLS handshake takes its time.
+A store that has not answered by then is not waited for. The time doubles up to the second value
+each time that no primary was found and a store was silent: on a busy host a TLS handshake takes its
+time.
 """
 SILENT = "does not answer"
 LOOK_S = 1.0
-"""Between two looks while the primary answers: another may be it, which it has not heard."""
+"""Seconds between two looks while the primary answers: another may be it by now."""
 SEARCH_S, SEARCH_LAST_S, SOON_S = 0.02, 0.25, 5.0
-"""Between two looks while there is none; a link that waits finds the next as it opens, if soon."""
+"""
+The first and longest pause between two looks while there is none, and the time of short pauses.
+"""
 FORGET_S = 30.0
-"""After so long without a primary one of an older view counts: a backup may have been restored."""
+"""After so long without a primary, one of an older view counts: a backup may have been restored."""
 OWN_S = 0.25
 """
-So long the store of the same host is waited for, once another way to the primary was found: one
-that is dead refuses at once, one that hangs is not worth more.
+How long the store of the same host is waited for once another way to the primary was found: a dead
+store refuses at once, a hung one is not worth more.
 """
 PATIENCE_S = 2.0
 """A link that asks for the primary is told after so long why there is none."""
@@ -83,15 +86,15 @@ class StoresUrl:
 
 
 class StoreAnswer(NamedTuple):
-    """Says what one store answered."""
+    """Holds the answer of one store."""
 
     url: str
     view: int
-    """Of a primary that lets clients in; 0: it is none, or does not answer."""
+    """The view of a primary that lets clients in; 0: the store is none, or does not answer."""
     places: tuple[str, ...] = ()
-    """Where the stores are, by its data."""
+    """The addresses of the stores, by its data."""
     words: str = ""
-    """Why it is none."""
+    """Why the store is no primary."""
 
 
 class ProbingFinder:
@@ -108,7 +111,9 @@ class ProbingFinder:
 
     def __init__(self, url: str, cluster: str, name: str, clock: Clock) -> None:
         self.fault, self.alone = "", False
-        """As a node's first process says; elsewhere another store may take over at any time."""
+        """
+        Set by what a node's first process says; elsewhere another store may take over at any time.
+        """
         self._url = StoresUrl(url)
         self._cluster = cluster
         self._client = name
@@ -266,7 +271,7 @@ class ProbingFinder:
             return StoreAnswer(link.url, 0, words=_in_words(str(error)))
 
     async def _answer_of(self, link: StoreConnection) -> StoreAnswer:
-        """Raises: StoreDown; Error: what it answered."""
+        """Read the answer of a store. Raises: StoreDown; Error: the store's refusal."""
         prefix = f"{{{self._cluster}}}"
         role, view, stores = await asyncio.gather(
             link.call("ROLE"),

@@ -11,7 +11,7 @@ AWAY = ("BUSY", "UNBLOCKED", "MISCONF", "NOAUTH", "WRONGPASS", "NOPERM")
 # Likewise, but the same call may be taken in a moment, or by another server now.
 NOT_RUN = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN")
 NOT_YET = ("LOADING", "MASTERDOWN")
-"""Those of which the same server may take the call in a moment."""
+"""The errors after which the same server may take the call in a moment."""
 # how a server before 7.0 wraps what a command of a script met with
 IN_SCRIPT = "ERR Error running script"
 _WRAPPED = re.compile(r": -([A-Z]{3,} .*)")
@@ -22,18 +22,19 @@ NO_PERMISSION = ("ACL failure in script", "The user executing the script can't")
 
 
 class StoreRefused(StoreDown):
-    """The store is connected and will not do it now; the message is in its own words."""
+    """Says that a connected store refuses the call now; the message is in its own words."""
 
 
 class ReadOnlyServer(StoreRefused):
-    """The server takes no write, for it is a replica (now); nothing has happened."""
+    """Says that the server takes no write, because it is a replica now; nothing has happened."""
 
 
 class TooFewCopies(StoreRefused):
     """
-    The store takes no write, for too few others would have it; nothing has happened.
+    Says that the store takes no write, because too few others would have it.
 
-    Inside it is a refusal like others; callers are told what it means: no quorum.
+    Nothing has happened. Inside it is a refusal like others; callers are told what it means: no
+    quorum.
     """
 
     code = NoQuorum.code
@@ -41,12 +42,12 @@ class TooFewCopies(StoreRefused):
 
 
 class NotSent(StoreDown):
-    """There was no connection to send it by, for too long: nothing has happened."""
+    """Says that a call found no connection for too long; nothing has happened."""
 
 
 class NoMajority(NotSent):
     """
-    Likewise because no majority of the nodes was in reach.
+    Says the same, because no majority of the nodes was in reach.
 
     Inside it is a store that is away; callers are told what it means: no quorum.
     """
@@ -57,7 +58,7 @@ class NoMajority(NotSent):
 
 class NotRun(StoreRefused):
     """
-    The server refused the call before its first line.
+    Says that the server refused the call before its first line.
 
     ``word`` says why; with MOVED and ASK, ``slot`` and ``place`` (host:port) say where to.
     """
@@ -83,15 +84,17 @@ def bare(message: str) -> str:
 
 def unanswered(error: BaseException) -> bool:
     """
-    Tell whether the outcome of a call is unknown.
+    Return whether the outcome of a call is unknown.
 
-    It was sent, and its connection lost before the answer.
+    Then it was sent, and its connection lost before the answer.
     """
     return isinstance(error, StoreDown) and not isinstance(error, StoreRefused | NotSent)
 
 
 def refused_for_now(error: BaseException) -> bool:
-    """Tell whether the server did nothing, because it takes no writes, or is not followed, now."""
+    """
+    Return whether the server did nothing, because it takes no writes, or is not followed, now.
+    """
     if isinstance(error, NotRun):
         return error.word in NOT_YET
     return isinstance(error, ReadOnlyServer | TooFewCopies)

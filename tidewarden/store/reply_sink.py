@@ -1,4 +1,4 @@
-"""The interface of whatever receives a reply of the store."""
+"""Defines the interface of a receiver of the store's replies."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ class ReplySink(Protocol):
 
 
 def ignore_errors(future: asyncio.Future[Any]) -> None:
-    """
-    Ignore the failure of a future that is not awaited: time puts right what it would have done.
-    """
+    """Ignore the failure of a future that is not awaited: a later call makes up for it."""
     if not future.cancelled():
         _ = future.exception()
 

@@ -1,10 +1,8 @@
 """
-A store under Sentinel: finds the server that takes the writes now.
+Finds the server of a store under Sentinel that takes the writes now.
 
-Its sentinels are asked, and tell when it is another.
-
-Whom to believe is decided in :func:`newest`, which is pure. Every connection also asks the server
-itself (ROLE), for sentinels may be behind.
+Its sentinels are asked, and report a change. Which of them to believe is decided in :func:`newest`,
+which is pure. Every connection also asks the server itself (ROLE), because sentinels may be behind.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ def by_sentinel(url: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class SentinelReply:
     """
-    Holds what one sentinel says: the primary's address, and how new its knowledge is.
+    Holds one sentinel's reply: the primary's address, and how new its knowledge is.
 
     ``epoch``: of the configuration it knows. ``promoted``: it leads a failover, and the address is
     that of the new primary, of which the others know nothing yet.
@@ -59,7 +57,7 @@ class SentinelReply:
 
     @property
     def knowledge(self) -> tuple[int, bool]:
-        """Return by what answers compare: the greater knows more."""
+        """Return the key by which answers compare: the greater knows more."""
         return self.epoch, self.promoted
 
 
@@ -135,7 +133,7 @@ class Sentinels:
 
     fault = ""
     alone = False
-    """Nothing is known of these: another server may take over at any time."""
+    """Sentinels never say that no server can take the writes: another may take over at any time."""
 
     def __init__(self, url: str, name: str, clock: Clock) -> None:
         self.service = Service(url)
@@ -206,7 +204,7 @@ class Sentinels:
         return await asyncio.shield(self._asking)
 
     def _take_in(self, answer: SentinelReply) -> bool:
-        """Compare later answers by this one; return False where one before it knew more."""
+        """Compare later answers with this one; return False if an earlier one knew more."""
         if self._known is not None and answer.knowledge < self._known.knowledge:
             return False
         self._known = answer

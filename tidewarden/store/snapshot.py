@@ -1,9 +1,8 @@
 """
-A copy of everything in a store at one moment.
+Copies everything in a store as of one moment.
 
-The engine writes it as for a replica: no key is read one by one.
-
-The server forks, so requests go on; the fork itself takes some milliseconds for each gigabyte.
+The engine writes it as for a replica: no key is read one by one. The server forks, so requests go
+on; the fork itself takes some milliseconds for each gigabyte.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from tidewarden.errors import StoreDown
 CHUNK = 1 << 20
 MARK_BYTES = 40
 SILENCE_S = 60.0
-"""Longest silence of a server that makes the copy; it sends an empty line every second or so."""
+"""
+The longest silence of a server that makes the copy; it sends an empty line every second or so.
+"""
 
 
 async def snapshot(url: str) -> AsyncIterator[bytes]:

@@ -4,71 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tidewarden import errors
-from tidewarden.config.load import Companion, Config, Provider, Webhook
-from tidewarden.config.provider import queue_of
+from tidewarden.config.load import Config, Provider
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.duties import Duties
 from tidewarden.histograms import told_of
 from tidewarden.queue.near_reads import Mark
 from tidewarden.queue.task import check_range
 
-from .accounts.account_store import AccountStore
-from .accounts.cache import Cache
-from .accounts.directory import Directory
 from .custody.stored_providers import StoredProviders
 from .custody.vault_admin import VaultAdmin
-from .events.companion_cleanup import CompanionCleanup
-from .events.companions import Companions
-from .events.events import Events
-from .events.revocation import Revoker
-from .events.webhooks import Webhooks
-from .journal.journal import Journal
+from .events.account_events import AccountEvents
 from .limits import judgement
 from .limits.client_limits import ClientLimits
 from .limits.client_record import ClientRecord, read_client
-from .limits.node_limits import HostRateLimits
-from .provider_clients import ProviderClients
-from .refresh.journal_replay import JournalReplay
-from .refresh.outcome_notifier import Counts
 from .refresh.pool import figures as pool_figures
-from .refresh.rescue import Rescue
+from .refresh.refreshing import Refreshing
+from .shared_parts import SharedParts
 from .verbs.figures import Figures
 from .verbs.grants import Grants, Put
 from .verbs.listing import Listing
 from .verbs.reader import AccountToken, Reader
-from .why.stories import Stories
+from .why.story_reader import StoryReader
 
 FORCED_MS = 5000
 """
-An account is refreshed at most once in so long by hand, or by readers to whom its token is of no
-use.
+An account is refreshed at most once in so long by hand, or for readers whom its token does not
+serve.
 """
 GENERATION_MAX = 4_294_967_295
 
-Job = Callable[[], Coroutine[Any, Any, None]]
-"""Runs for ever, or returns when there is nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenParts:
-    """Holds the parts that go on with other providers while a node runs."""
-
-    open_queues: Callable[[list[str]], Awaitable[None]]
-    clients: ProviderClients
-    hosts: HostRateLimits
-    figures: Figures
-    rescue: Rescue
-    revoker: Revoker
-    cleanup: CompanionCleanup
-
-
 MANY_A_TURN = 32
-"""Of many tokens that are asked for at once, those that begin in one turn of the loop."""
+"""Reads that begin in one turn of the loop, if many tokens are asked for at once."""
 
 
 class Tokens:
@@ -83,55 +54,42 @@ class Tokens:
 
     def __init__(
         self,
-        *,
-        config: Config,
-        directory: Directory,
-        accounts: AccountStore,
+        shared: SharedParts,
+        stored: StoredProviders,
+        account_events: AccountEvents,
+        custody: VaultAdmin,
+        refreshing: Refreshing,
         grants: Grants,
         reader: Reader,
-        listing: Listing,
-        figures: Figures,
-        stories: Stories,
-        custody: VaultAdmin,
-        stored: StoredProviders,
-        parts: TokenParts,
-        replay: JournalReplay,
-        journal: Journal,
-        cache: Cache,
-        counts: Counts,
-        events: Events,
-        webhooks: Webhooks,
-        companions: Companions,
         forced_ms: int,
-        jobs: Sequence[Job],
         closing: contextlib.AsyncExitStack,
     ) -> None:
-        """Run ``jobs`` in :meth:`run`; ``closing`` ends the parts, the last one first."""
-        self._config = config
+        """Serve by these parts; ``closing`` ends them, the last one first."""
+        accounts, directory, cache = shared.accounts, shared.directory, shared.cache
+        clock, near, queue_of = shared.clock, shared.near, directory.queues
+        self._shared = shared
+        self._config = shared.config
         self._directory = directory
         self._accounts = accounts
+        self._journal = shared.journal
+        self._cache = cache
+        self.stored_providers = stored
+        """The providers that are put while nodes run."""
+        stored.follow(self._take_over)
+        self.custody = custody
+        """The operators' verbs of the vault."""
+        self._account_events = account_events
+        self.events = account_events.events
+        self._refreshing = refreshing
+        self.counts = refreshing.counts
+        self._pools = refreshing.clients.pools
         self._grants = grants
         self._reader = reader
-        self._listing = listing
-        self._figures = figures
-        self._stories = stories
-        self.custody = custody
-        """What an operator does with the vault."""
-        self.stored_providers = stored
-        """Those that are put while nodes run."""
-        stored.follow(self._take_over)
-        self._chosen_companions: Mapping[str, Companion] = config.companions
-        self._parts = parts
-        self._pools = parts.clients.pools
-        self._replay = replay
-        self._journal = journal
-        self._cache = cache
-        self.counts = counts
-        self.events = events
-        self._webhooks = webhooks
-        self._companions = companions
+        self._listing = Listing(accounts, queue_of, directory.known, near)
+        self._figures = Figures(directory.providers, self._listing.stats, clock)
+        closing.push_async_callback(self._figures.stop)
+        self._story_reader = StoryReader(accounts, queue_of, cache, clock, shared.patience, near)
         self._forced_ms = forced_ms
-        self._jobs = jobs
         self._closing = closing
         self._running: asyncio.Task[None] | None = None
 
@@ -139,22 +97,27 @@ class Tokens:
 
     async def run(self, duties: Duties) -> None:
         """
-        Refresh what falls due on this node until cancelled or stopped; ``duties`` keeps it going.
+        Refresh due accounts on this node until cancelled or stopped.
 
-        What is under way is finished, 13 s at most.
+        ``duties`` keeps the jobs going. Refreshes that are under way are finished, in 13 s at most.
         """
         self._running = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
-                self._parts.clients.start(group, duties)
-                for job in self._jobs:
+                self._refreshing.clients.start(group, duties)
+                for job in (
+                    *self._refreshing.jobs(),
+                    *self.custody.jobs(),
+                    self.stored_providers.run,
+                    *self._account_events.jobs(),
+                ):
                     group.create_task(duties.keep(job.__qualname__, job))
         finally:
             self._running = None
 
     async def stop(self) -> None:
         """
-        End :meth:`run`, finishing what is under way (13 s at most).
+        End :meth:`run`, once refreshes that are under way have ended, in 13 s at most.
 
         It closes the journal and every connection.
         """
@@ -166,44 +129,33 @@ class Tokens:
 
     async def prepare(self, providers: Mapping[str, Provider]) -> None:
         """
-        Make what the store needs for these providers, before :meth:`change`.
+        Make the queues of these providers, before :meth:`change`.
 
         Raises what the store raises; nothing has changed then.
         """
-        await self._parts.open_queues(
-            [queue_of(name, one.client_id) for name, one in providers.items()]
-        )
+        await self._shared.open_queues(providers)
 
-    def change(
-        self,
-        providers: Mapping[str, Provider],
-        webhooks: Mapping[str, Webhook],
-        companions: Mapping[str, Companion],
-    ) -> None:
+    def change(self, config: Config) -> None:
         """
-        Use these settings of the configuration file, and the providers that were put, from now on.
+        Use the providers, webhooks and companions of ``config``, and the providers that were put.
 
-        Returns at once; what is under way ends as it began.
+        Returns at once; refreshes and deliveries that are under way end as they began.
         """
-        self._chosen_companions = companions
-        self._change_providers(self.stored_providers.configure(providers))
-        self._companions.change(companions)
-        self.events.change(webhooks)
-        self._webhooks.change(webhooks)
+        self._config = config
+        self._change_providers(self.stored_providers.configure(config.providers))
 
     def answer_peer(self, raw: bytes) -> bytes | None:
         """Answer another node's question; None: it is not of this cluster."""
-        return self._replay.answer_peer(raw)
+        return self._refreshing.replay.answer_peer(raw)
 
     # --- verbs
 
     async def put(self, account: str, fields: Mapping[str, Any]) -> int:
         """
-        Store a grant: a new consent's tokens, as the names of RFC 6749 and ``expires_at_ms``.
-        Returns its generation now.
+        Store a grant: a new consent's tokens, by the names of RFC 6749, and ``expires_at_ms``.
 
-        A refresh token that the account's grant began with, or holds now, changes nothing: a
-        repeated put is safe.
+        Returns its generation now. A refresh token that the account's grant began with, or holds
+        now, changes nothing: a repeated put is safe.
 
         Raises: BadArg: which field, what was found, what is allowed. Full: the store has no room.
         """
@@ -211,7 +163,7 @@ class Tokens:
 
     async def put_told(self, account: str, fields: Mapping[str, Any], *, keep: bool = False) -> Put:
         """
-        Put an account as :meth:`put` does, and return what came of it.
+        Put an account as :meth:`put` does, and return the outcome.
 
         ``keep``: an account that is there and not dead stays as it is, whatever is put.
         """
@@ -344,7 +296,7 @@ class Tokens:
 
     async def stats(self) -> dict[str, dict[str, Any]]:
         """
-        Return the accounts by state and how it stands with us, per provider.
+        Return each provider's accounts by state, and the state of the provider itself.
 
         The cost does not grow with the number of accounts.
 
@@ -362,9 +314,9 @@ class Tokens:
         """
         Count a provider's accounts whose refreshes fall due in each of the next steps of time.
 
-        About, where there are many, for the cost does not grow with them. Those that are due
-        already count as of the first step. Also the mark of a copy that stands in for the primary,
-        else an empty one. Raises: NotFound.
+        The counts are estimates if there are many, because the cost does not grow with them.
+        Accounts that are due already count as of the first step. The mark of a copy that stands in
+        for the primary comes along, else an empty one. Raises: NotFound.
         """
         return await self._listing.due(self._directory.provider(provider).name, step_ms, steps)
 
@@ -372,7 +324,7 @@ class Tokens:
         """
         Return :meth:`stats` within ``wait_s``, or as they were before, and their age in seconds.
 
-        None: neither is to be had.
+        None: neither could be had.
         """
         return await self._figures.latest(wait_s)
 
@@ -391,11 +343,11 @@ class Tokens:
             "journal_writable": int(not self._journal.fault),
             "journal_damaged_bytes": self._journal.damaged_bytes,
             "events": dict(self.events.told),
-            "events_lost": self._companions.lost,
+            "events_lost": self._account_events.companions.lost,
             "webhooks": self.deliveries,
             "cached": len(self._cache),
             "stale_served_total": self._reader.stale_served,
-            **told_of(self.counts.times, self._webhooks.times),
+            **told_of(self.counts.times, self._account_events.webhooks.times),
         }
 
     @property
@@ -406,19 +358,19 @@ class Tokens:
     @property
     def deliveries(self) -> dict[tuple[str, str], int]:
         """Return this node's deliveries by webhook and outcome."""
-        return dict(self._webhooks.sent)
+        return dict(self._account_events.webhooks.sent)
 
     async def why(self, subject: str) -> dict[str, Any]:
         """
         Tell the story of an account, or of a provider.
 
-        It says what was answered, what was concluded, what comes next, and what can be done. While
-        the store is away, that is the story. Raises: BadArg, NotFound.
+        The story says what was answered, what was concluded, what comes next, and what can be done.
+        While the store is away it says so. Raises: BadArg, NotFound.
         """
         if "/" not in subject:
-            return await self._stories.provider(self._directory.provider(subject))
+            return await self._story_reader.provider(self._directory.provider(subject))
         provider, _, name = self._directory.account(subject)
-        return await self._stories.account(provider, name)
+        return await self._story_reader.account(provider, name)
 
     async def client_of(self, provider: str) -> tuple[ClientRecord, int, int]:
         """
@@ -433,42 +385,40 @@ class Tokens:
 
     async def release_provider(self, provider: str) -> None:
         """
-        Release a provider: its refusals are true, and what holds our client back is over.
+        Release a provider, as an operator asks: its refusals are true, and no hold is left.
 
-        An operator says so. Raises: NotFound.
+        Raises: NotFound.
         """
         await self._limits(provider).change(judgement.release)
 
     async def quarantine_provider(self, provider: str) -> None:
         """
-        Quarantine a provider: none of its accounts is to be given up.
+        Quarantine a provider, as an operator asks: none of its accounts is given up.
 
-        An operator says so, until :meth:`release_provider`. Raises: NotFound.
+        That lasts until :meth:`release_provider`. Raises: NotFound.
         """
         await self._limits(provider).change(judgement.set_quarantine)
 
     async def probe_provider(self, provider: str) -> None:
-        """Probe a provider now that all hold back from, as an operator asks. Raises: NotFound."""
+        """Probe a provider that is held now, as an operator asks. Raises: NotFound."""
         await self._limits(provider).change(judgement.ask_probe)
 
     # --- within
 
     async def _take_over(self, providers: Mapping[str, Provider]) -> None:
-        """Use the providers of which some were put, or removed, while nodes run."""
+        """Use the providers in force, some of which were put or removed while nodes run."""
         await self.prepare(providers)
         self._change_providers(self.stored_providers.in_force)
 
     def _change_providers(self, providers: Mapping[str, Provider]) -> None:
-        parts = self._parts
-        parts.hosts.change(providers.values())
-        parts.clients.change(providers)
-        parts.figures.change(providers)
-        parts.rescue.change(providers)
-        parts.revoker.change(providers)
-        parts.cleanup.change(self._chosen_companions, providers)
+        config = replace(self._config, providers=dict(providers))
+        self._refreshing.change(config)
+        self._account_events.change(config)
 
     async def _held_by(self, provider: str) -> str:
-        """Return what holds a client's accounts back, as far as it can be read; empty: nothing."""
+        """
+        Return the reason why a client's accounts are held, as far as it can be read; empty: none.
+        """
         try:
             record, _, _ = await self.client_of(provider)
         except errors.Error:

@@ -21,12 +21,12 @@ from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError, Full, StoreDown
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store import StoreConnection
+from tidewarden.store.full_store_writes import full_store_write
 from tidewarden.store.preflight import check_store
 from tidewarden.store.redis_cluster import cluster_client, redirects
 from tidewarden.store.redis_cluster.cluster_client import ClusterClient
 from tidewarden.store.redis_cluster.slots import slot_of
 from tidewarden.store.redis_cluster.topology import Topology
-from tidewarden.store.removal_first import removal_first
 
 NAMES = [f"{{t:{i}}}" for i in range(12)]
 SLOT = slot_of("{t:0}")
@@ -64,7 +64,7 @@ async def test_each_call_goes_to_the_primary_of_its_key(
     assert [await route.call("GET", f"{name}:k") for name in NAMES] == [
         name.encode() for name in NAMES
     ]
-    assert [await route.call(*removal_first("SET", f"{name}:k", "new")) for name in NAMES] == [
+    assert [await route.call(*full_store_write("SET", f"{name}:k", "new")) for name in NAMES] == [
         b"OK"
     ] * len(NAMES)
     assert await route.call("GET", f"{NAMES[0]}:k") == b"new"

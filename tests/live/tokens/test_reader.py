@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import reader_of, settled_of, watchers_of
+from support.inspect import reader_of, waiting_readers_of, watchers_of
 from support.tokens import harness
 from support.tokens.harness import answers, eventually
 from support.tokens.ledger_bench import QUEUE, Bench
@@ -34,7 +34,8 @@ async def test_readers_of_one_account_make_one_request(valkey: Any, tmp_path: Pa
             asked = [side.tokens.get("p/a", min_ttl_ms=60_000, wait_ms=60_000) for _ in range(50)]
             tokens = await asyncio.gather(*asked)
             assert {token.access_token for token in tokens} == {"secret-access-a-1"}
-            assert watchers_of(reader_of(side.tokens)) == settled_of(reader_of(side.tokens)) == {}
+            reader = reader_of(side.tokens)
+            assert watchers_of(reader) == waiting_readers_of(reader) == {}
     assert endpoint.requests == {"a.0": 1}
 
 

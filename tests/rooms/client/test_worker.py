@@ -16,7 +16,7 @@ from support.inspect import told_of
 
 from tidewarden.client import AsyncClient, AsyncTask, Task, Worker
 from tidewarden.client import worker as module
-from tidewarden.client.settling import Settling
+from tidewarden.client.acks_with_takes import AcksWithTakes
 from tidewarden.errors import BadArg, NotFound
 from tidewarden.queue.sessions.session import Shared, gone
 
@@ -477,12 +477,12 @@ async def test_a_stop_releases_no_task_whose_ack_is_under_way(
     @worker.task("jobs")
     async def job(task: AsyncTask) -> None: ...
 
-    async def unanswered(_: Settling, command: tuple[Any, ...]) -> Any:
+    async def unanswered(_: AcksWithTakes, command: tuple[Any, ...]) -> Any:
         sent.append(command[:3])
         sending.set()
         await asyncio.sleep(600)
 
-    monkeypatch.setattr(Settling, "send", unanswered)
+    monkeypatch.setattr(AcksWithTakes, "send", unanswered)
     await client.queue("jobs").put("x", id="a")
     async with running(worker, here):
         await asyncio.wait_for(sending.wait(), 20)

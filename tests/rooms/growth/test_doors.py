@@ -14,8 +14,8 @@ from support.growth import by_container, entries
 from support.inspect import check_quickly
 from support.manual_clock import ManualClock
 
+from tidewarden.client.acks_with_takes import AcksWithTakes
 from tidewarden.client.lease_keeper import LeaseKeeper
-from tidewarden.client.settling import Settling
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Companion, Provider, User, hash_generated
 from tidewarden.config.rights import KEPT_MAX, Rights
@@ -149,12 +149,12 @@ async def test_leases_that_the_sdk_keeps_and_drops() -> None:
 
 
 async def test_acks_that_wait_for_a_take_that_never_comes() -> None:
-    settling = Settling(None)  # type: ignore[arg-type]
-    with settling.gathering():
+    acks = AcksWithTakes(None)  # type: ignore[arg-type]
+    with acks.gathering():
         for _ in range(1_000):
-            sending = asyncio.ensure_future(settling.send(("Q.ACK", "q", "t", 1)))
+            sending = asyncio.ensure_future(acks.send(("Q.ACK", "q", "t", 1)))
             await asyncio.sleep(0)
-            settling.leave_alone()
+            acks.send_alone()
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
-    assert entries(settling) == 0, by_container(settling)
+    assert entries(acks) == 0, by_container(acks)

@@ -13,7 +13,7 @@ from support.providers.webhook_receiver import SECRETS, receiver
 from support.tokens import harness
 from support.tokens.harness import eventually
 
-from tidewarden.config.load import Companion, Secret, Webhook
+from tidewarden.config.load import Companion, Config, Secret, Webhook
 from tidewarden.errors import NotFound
 
 DUE = {"refresh_token": "a.0", "access_token": "old", "expires_in": 1}
@@ -28,7 +28,7 @@ async def endpoint() -> AsyncIterator[harness.Endpoint]:
 async def change(side: Any, *providers: Any, **more: Any) -> None:
     chosen = {one.name: one for one in providers}
     await side.tokens.prepare(chosen)
-    side.tokens.change(chosen, more.get("webhooks", {}), more.get("companions", {}))
+    side.tokens.change(Config(providers=chosen, **more))
 
 
 async def test_a_provider_that_is_added_is_refreshed_and_others_go_on(

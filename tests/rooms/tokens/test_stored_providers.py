@@ -18,7 +18,7 @@ from support.tokens import harness
 from support.tokens.harness import eventually
 
 from tidewarden.config import stored_provider
-from tidewarden.config.settings import Limits, Tokens
+from tidewarden.config.settings import Config, Limits, Tokens
 from tidewarden.errors import BadArg, Exists, Full, NotFound, TooBig
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.tokens.custody import key_sync, stored_providers
@@ -153,17 +153,17 @@ async def test_what_the_configuration_file_has_counts(
             await stored.put("p", document(endpoint.url))
         with pytest.raises(NotFound, match="'p' that was put: it is in the configuration file"):
             await stored.one("p")
-        one.tokens.change({}, {}, {})  # as by SIGHUP
+        one.tokens.change(Config())  # as by SIGHUP
         await stored.put("p", document(endpoint.url))
         assert pools_of(one.tokens)["p"].limits.provider.client_id == "c1"
         with caplog.at_level(logging.WARNING, "tidewarden.tokens"):
             for _ in range(2):
-                one.tokens.change({"p": of_file}, {}, {})
+                one.tokens.change(Config(providers={"p": of_file}))
         assert caplog.text.count("not in force here: p: it is in the configuration file") == 1
         assert pools_of(one.tokens)["p"].limits.provider is of_file
         (told,) = await stored.all()
         assert told["fault"].startswith("it is in the configuration file of this node")
-        one.tokens.change({}, {}, {})
+        one.tokens.change(Config())
         assert pools_of(one.tokens)["p"].limits.provider.client_id == "c1"
 
 

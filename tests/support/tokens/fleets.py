@@ -16,8 +16,8 @@ from random import Random
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import RefreshTroubles
 from tidewarden.tokens.limits import judgement, throttle
+from tidewarden.tokens.limits.answer_counts import AnswerCounts, Ended, is_refusal, kind_of
 from tidewarden.tokens.limits.client_record import ClientRecord
-from tidewarden.tokens.limits.evidence import AnswerCounts, Ended, is_refusal, kind_of
 from tidewarden.tokens.policy import due_times
 from tidewarden.tokens.policy.failures import Case, after_failure
 from tidewarden.tokens.provider.token_response import Verdict

@@ -14,7 +14,7 @@ from support.manual_clock import ManualClock
 from tidewarden.cluster import leader_tasks as module
 from tidewarden.cluster.leader_tasks import LOOK_S, STILL_LOOKS, WARN_S, LeaderTasks
 from tidewarden.errors import Stale
-from tidewarden.progress import Progress
+from tidewarden.loop_watchdog import LoopWatchdog
 
 
 class Job:
@@ -24,7 +24,7 @@ class Job:
     """
 
     def __init__(self, name: str, clock: ManualClock) -> None:
-        self.duty = Progress(name, clock)
+        self.duty = LoopWatchdog(name, clock)
         self.begun: list[tuple[int, str]] = []
         self.ended = 0
         self.deaf = False

@@ -40,7 +40,7 @@ class Store:
 async def test_all_are_read_some_at_a_time_in_their_order() -> None:
     store = Store()
     names = [f"p{number:03}" for number in range(100)]
-    figures = Figures(reversed(names), store.one, ManualClock())
+    figures = Figures(names[::-1], store.one, ManualClock())
     assert list(await figures.all()) == names
     assert store.most == AT_ONCE
     await figures.stop()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.tokens import harness
 
+from tidewarden.tokens.limits.answer_counts import Silence
 from tidewarden.tokens.limits.client_record import ClientRecord, Hold, Quarantine, Rate
-from tidewarden.tokens.limits.evidence import Silence
 from tidewarden.tokens.verbs.provider_status import beside, figures
 from tidewarden.tokens.why.facts import client_facts
 

@@ -18,8 +18,8 @@ from tidewarden.cli.token.why import lines_of
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountDetails, AccountRow, RefreshTroubles
 from tidewarden.tokens.limits import throttle
+from tidewarden.tokens.limits.answer_counts import Bucket, Silence
 from tidewarden.tokens.limits.client_record import ClientRecord, Hold, Quarantine, Rate
-from tidewarden.tokens.limits.evidence import Bucket, Silence
 from tidewarden.tokens.policy import failures
 from tidewarden.tokens.verbs.provider_status import figures
 from tidewarden.tokens.why.facts import Facts, account_facts, away_facts, client_facts

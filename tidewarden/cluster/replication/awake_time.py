@@ -1,4 +1,6 @@
-"""Counts the time in which this process ran: what a stopped process did not hear proves nothing."""
+"""
+Counts the time in which this process ran: the silence that a stopped process meets proves nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from tidewarden.clock import Clock
 
 ASLEEP_S = 0.3
 """
-Between two looks, at pace 1: who did not look for so long was asleep. Three times what usually lies
-between them, and below every silence that counts.
+A process that did not look for so long, at pace 1, was asleep. It is three times the usual pause
+between two looks, and below every silence that counts.
 """
 ASLEEP_S_LEAST = 0.15
-"""Five times what lies between two looks while something is under way, at every pace."""
+"""Five times the pause between two looks while something is under way, at every pace."""
 STALLS_KEPT = 256
-"""Older ones are before any silence that is still asked about."""
+"""How many stalls are kept; older ones are before any silence that is still asked about."""
 
 
 class AwakeTime:
@@ -29,9 +31,9 @@ class AwakeTime:
         self._clock = clock
         self._asleep_s = max(ASLEEP_S * pace, ASLEEP_S_LEAST)
         self._looked_s: float | None = None
-        """When the last look was; None: nobody looks at the moment."""
+        """When the last look was; None: no part looks at the moment."""
         self._stalls: deque[tuple[float, float]] = deque(maxlen=STALLS_KEPT)
-        """Begin and end of each, the oldest first."""
+        """The begin and end of each stall, the oldest first."""
         self._stalled_s = 0.0
 
     def look(self) -> None:
@@ -43,7 +45,7 @@ class AwakeTime:
         self._looked_s = now_s
 
     def rest(self) -> None:
-        """Note that the next look may come at any time: what waits for others is no stall."""
+        """Note that the next look may come at any time: to wait for others is no stall."""
         self.look()
         self._looked_s = None
 

@@ -1,4 +1,4 @@
-"""Has the node that leads Raft choose the primary: it proposes what :mod:`.election` says."""
+"""Chooses the primary on the node that leads Raft: it proposes the command of :mod:`.election`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from .store_report import ReadReports, StoreReport
 log = logging.getLogger("tidewarden.cluster")
 
 ASK_S = 0.03
-"""Between two looks while another must be primary, or nobody leads that could choose one."""
+"""
+Seconds between two looks while another store must be primary, or no node leads that could choose
+one.
+"""
 CALM_ASK_S = 0.1
-"""Likewise, at pace 1 or above, while all is well, or another node leads."""
+"""The same, at pace 1 or above, while all is well, or another node leads."""
 SUSPECT_S = 0.25
 """
-A primary's node that was not heard for so long, at pace 1, is looked after closely: it is heard ten
+A primary's node that was not heard for so long, at pace 1, is watched closely: it is heard ten
 times a second, and a leader that stalls again and again must know for how long it was awake.
 """
 
@@ -51,16 +54,19 @@ class Chooser:
         self._said = ""
         self._read = ReadReports()
         self._due_s = 0.0
-        """When it is judged again whether another must be primary, unless something changes."""
+        """
+        When the next judgement is due whether another store must be primary, unless something
+        changes.
+        """
         self.why = ""
-        """Why nobody can be primary; empty: somebody can, or this node does not lead."""
+        """Why no store can be primary; empty: one can, or this node does not lead."""
 
     def wake(self) -> None:
         """Look at once: something has changed."""
         self._woken.set()
 
     def reports(self) -> dict[str, StoreReport]:
-        """Return what each node said last of its store, also long ago."""
+        """Return each node's last report of its store, however old."""
         return self._read.all(self._member.store_reports())
 
     def silence(self, since_s: float) -> dict[str, float]:
@@ -84,10 +90,10 @@ class Chooser:
 
     async def choose(self, word: str) -> tuple[Choice, Mapping[str, StoreReport]]:
         """
-        Return what the last resort would choose now on an operator's word, and by what reports.
+        Return the choice of the last resort on an operator's word, and the reports behind it.
 
         The reports are of the nodes that are heard. ``word``: a node, or empty for the one whose
-        data came furthest. Any node may ask. Raises: NoLeader, Timeout: nobody can say what the
+        data came furthest. Any node may ask. Raises: NoLeader, Timeout: no member can say what the
         facts are.
         """
         facts = await self._member.look_stores()
@@ -106,9 +112,9 @@ class Chooser:
 
     def _choice(self, woken: bool) -> Choice:
         """
-        Say what to propose now, if anything; ``woken``: something has changed.
+        Return what to propose now, if anything; ``woken``: something has changed.
 
-        While nothing has, and the primary cannot have been silent for long, nothing is judged.
+        Without a change, and while the primary cannot have been silent for long, nothing is judged.
         """
         self._awake.look()
         now_s = self._awake.now_s()
@@ -157,7 +163,7 @@ class Chooser:
         await sleep_or(self._woken, self._clock, until_s)
 
     def _is_calm(self) -> bool:
-        """Tell whether all is well where this node leads, or another does, and is to go on."""
+        """Return whether another node leads, or this one leads and all is well."""
         if self._election is not None:
             return self._due_s > self._clock.monotonic()
         leader = self._member.leader()

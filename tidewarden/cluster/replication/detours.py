@@ -20,7 +20,7 @@ log = logging.getLogger("tidewarden.cluster")
 
 class Detours:
     """
-    Joins what :mod:`.way_around` decides with what carries bytes.
+    Joins the decisions of :mod:`.way_around` with the connections that carry bytes.
 
     Without ``mac`` no other node is asked, and none is served.
     """
@@ -38,7 +38,7 @@ class Detours:
         self._way = WayAround(member.name, WayTimes.at(pace))
         self._detour: Detour | None = None
         self.carrier: Carrier | None = None
-        """Serves the other nodes, at a door of this one; None: it does not."""
+        """The part that serves other nodes, at a door of this one; None: this node serves none."""
         if mac is not None:
             self._detour = Detour(
                 mac, clock, self._carriers, self._address, tls=bool(node.tls_cert)
@@ -69,12 +69,14 @@ class Detours:
         return detour is not None and self._way.is_taken and bool(detour.carrier) and not detour.why
 
     def hears(self, node: str) -> bool:
-        """Return whether that node was heard a moment ago."""
+        """Return whether the node was heard a moment ago."""
         silent_s = self._silence().get(node, float("inf"))
         return node == self._member.name or silent_s <= self._way.times.near_s
 
     def look(self, primary: str) -> bool:
-        """Decide how to go to the store of that node; return whether that is another way now."""
+        """
+        Decide how to reach the store of the node ``primary``; return whether the way has changed.
+        """
         if self._detour is None:
             return False
         before, silence = self.port_to(primary), self._silence()
@@ -95,7 +97,7 @@ class Detours:
         return now != before
 
     def shown(self) -> WayShown:
-        """Return what is shown of the detour."""
+        """Return the state of the detour, for people."""
         if self._detour is None or self.carrier is None:
             return WayShown()
         return WayShown(
@@ -119,14 +121,14 @@ class Detours:
         }
 
     def _address(self, node: str) -> str:
-        """Return where that node's store is, as it said itself. Raises: StoreDown."""
+        """Return the address of that node's store, as the node reports it. Raises: StoreDown."""
         report = self._chooser.reports().get(node)
         if node not in self._member.seats() or report is None or not report.address:
             raise StoreDown(f"it knows no store of {node}")
         return report.address
 
     def _reach(self, node: str) -> str:
-        """Return the same for another node, which asks to be carried. Raises: StoreDown."""
+        """Return that address for another node, which asks to be carried. Raises: StoreDown."""
         address = self._address(node)
         if not self.hears(node):
             raise StoreDown(f"it does not hear {node} either")

@@ -1,7 +1,7 @@
 """
 Decides which store takes over, on the node that leads Raft.
 
-Pure: no socket, no clock; it is given the time. What it returns is a command of
+Pure: no socket, no clock; it is given the time. It returns a command of
 :mod:`tidewarden.raft.store_facts`, whose own conditions keep it safe: a store that fits has every
 acknowledged write, so the order here only saves time, and data on hosts whose disks stalled.
 """
@@ -18,17 +18,17 @@ from tidewarden.raft.store_facts import StoreFacts, StoreMember, majority_of
 
 @dataclass(frozen=True, slots=True)
 class ElectionTimes:
-    """Times of an election, all in seconds and all scaled by ``raft.pace``."""
+    """Holds the times of an election, all in seconds and all scaled by ``raft.pace``."""
 
     dead_s: float = 0.7
     """A node that was not heard for so long is given up."""
     settle_s: float = 0.1
     """
-    When the primary gives up by itself, or its node's process has ended: followers have so long to
-    say how far they came.
+    Followers have so long to report how far they came, if the primary gives up by itself or its
+    node's process has ended.
     """
     continuation_s: float = 1.0
-    """So long a store that restarted waits for one that did not."""
+    """A store that restarted waits so long for one that did not."""
     again_s: float = 0.25
     """A command without effect is proposed again after this."""
 
@@ -42,11 +42,11 @@ class Choice(NamedTuple):
     """Says what to propose, or why nothing can be done."""
 
     command: tuple[Any, ...] | None = None
-    """For ``RaftMember.store_command``."""
+    """The command for ``RaftMember.store_command``; None: nothing is to be proposed."""
     why: str = ""
     """
-    One sentence for operators: why the command is proposed; without one, why nobody can take over.
-    Empty: all is well, or a command is under way.
+    One sentence for operators: why the command is proposed, or, without a command, why no store can
+    take over. Empty: all is well, or a command is under way.
     """
 
 
@@ -57,7 +57,7 @@ class Stores:
     facts: StoreFacts
     voters: frozenset[str]
     reports: Mapping[str, StoreReport]
-    """By node, of those that are heard."""
+    """The reports by node, of the nodes that are heard."""
 
     def ready(self, node: str) -> StoreReport | None:
         """Return the report of a node whose store runs and can take a role."""
@@ -70,7 +70,7 @@ class Candidate(NamedTuple):
 
     node: str
     old: str
-    """Its incarnation in the set; an earlier one than the report's if it restarted whole."""
+    """The candidate's incarnation in the set, earlier than the report's if it restarted whole."""
     report: StoreReport
 
     @property
@@ -118,8 +118,8 @@ def highest_view(stores: Stores, chosen: StoreReport) -> int:
     """
     Return the greatest view in data of the chosen store's history.
 
-    A store follows no other of a lower view than its own data's. One of another history keeps its
-    data until somebody gives them up, or chooses between them.
+    A store follows no other of a lower view than its own data's. A store of another history keeps
+    its data until an operator gives them up, or chooses between them.
     """
     return max(one.view for one in stores.reports.values() if one.founding == chosen.founding)
 
@@ -184,7 +184,9 @@ class Election:
     """When this node began to lead; a node that was never heard is silent since then."""
     times: ElectionTimes = field(default_factory=ElectionTimes)
     recover_s: float = 0.0
-    """So long after nobody fits, a majority of the stores is enough; 0: never by itself."""
+    """
+    After so long without a store that fits, a majority of the stores is enough; 0: never by itself.
+    """
     _asked_s: float = float("-inf")
     _asked: StoreFacts | None = None
     _view: int = -1
@@ -194,7 +196,7 @@ class Election:
     _troubled_s: float | None = None
     """Since when the primary must be replaced."""
     _unfit_s: float | None = None
-    """Since when nobody fits."""
+    """Since when no store fits."""
 
     @property
     def is_calm(self) -> bool:
@@ -341,9 +343,7 @@ def _hopes(stores: Stores) -> set[str]:
 
 
 def _follow_still(stores: Stores, able: list[Candidate]) -> bool:
-    """
-    Return whether a candidate may still receive something: its report is older than the trouble.
-    """
+    """Return whether a candidate may still receive writes: its report is older than the trouble."""
     primary = ".".join(stores.facts.primary_member)
     return any(one.report.follows == primary for one in able)
 
@@ -397,10 +397,10 @@ def _last_resort(stores: Stores, trouble: str, late: bool, word: str | None) -> 
 
 def _loss(stores: Stores, members: frozenset[str]) -> str:
     """
-    Say what may be missing after the fullest store of all took over.
+    Word which writes may be missing after the fullest store of all took over.
 
-    Nothing, if every member's store has each write on its disk before it acknowledges it. All of
-    them are heard, and have data of one history.
+    None are, if every member's store has each write on its disk before it acknowledges it, and all
+    of them are heard, and have data of one history.
     """
     reports = [stores.reports[node] for node in members]
     return "" if all(one.fsync == "always" and one.founding for one in reports) else "possible"

@@ -1,4 +1,4 @@
-"""Brings a node's own store into the role that the facts give it, and says how it is."""
+"""Brings a node's own store into the role that the facts give it, and reports its state."""
 
 from __future__ import annotations
 
@@ -28,28 +28,30 @@ SILENT_S = 0.7
 """A store that has not answered for so long, at pace 1, should not be primary."""
 DISK_LOOK_S, DISK_KEPT_S = 1.0, 60.0
 """
-Between two looks at the room on the disk; and for so long a full disk is told of, for a copy that
-did not fit is removed.
+Seconds between two looks at the room on the disk; and how long a full disk is reported, because a
+copy that did not fit is removed.
 """
 STEPS_MAX = 4
-"""Steps of one turn: each is followed by another look."""
+"""The most steps of one turn; each is followed by another look."""
 
 
 @dataclass(slots=True)
 class StoreState:
-    """Says what a node knows of its own store; the look is None while it does not answer."""
+    """
+    Holds a node's knowledge of its own store; the look is None while the store does not answer.
+    """
 
     look: StoreLook | None = None
     answered_s: float = 0.0
-    """When it last answered, or was asked something since."""
+    """When the store last answered, or was asked since."""
     why: str = ""
-    """What is wrong with it, or waited for."""
+    """The trouble with the store, or the event that it waits for."""
     another_please: bool = False
     data: StoreData | None = None
-    """Of the last look at a store that had loaded them."""
+    """The data by the last look at the store once it had loaded them."""
     continues: tuple[str, ...] = ()
     disk: str = ""
-    """That its disk is full, or was just now; empty: it has room."""
+    """Word that the store's disk is full, or was just now; empty: it has room."""
 
 
 class Follower:
@@ -72,11 +74,11 @@ class Follower:
         self._silent_s = SILENT_S * pace
         self._route, self._report_of, self._on_event = route, report_of, on_event
         self._followed = 0
-        """The view in which this process let the store follow whom it follows; 0: it did not."""
+        """The view in which this process gave the store its primary; 0: it gave none."""
         self._let_in = ""
         """``view incarnation`` in which this process let clients in."""
         self.opened: tuple[int, StoreMember] | None = None
-        """The view that this process has opened last, and the start of the store it was."""
+        """The view that this process opened last, and the start of the store then."""
         self.state = StoreState(answered_s=clock.monotonic())
         self.misses = False
         """Whether the store did not answer the last look. An order that it refuses is an answer."""
@@ -147,7 +149,7 @@ class Follower:
         return look
 
     def _say_kept(self, place: Path, missed: bool) -> None:
-        """Say what was set aside: a warning only where it may be missed."""
+        """Log the data that were set aside: a warning only if they may be missed."""
         said = f"data that {self._member.name}'s store alone had were set aside in {place}"
         if missed:
             self._on_event(
@@ -254,7 +256,7 @@ class Follower:
         self, facts: StoreFacts | None, *, fsync: str, address: str, gives_up: str, leaving: bool
     ) -> StoreReport:
         """
-        Return what to tell the other nodes.
+        Return the report for the other nodes.
 
         ``gives_up``: why the primary cannot keep its set; empty: it can. ``leaving``: the node is
         about to stop.
@@ -305,9 +307,9 @@ class Follower:
 
 def _may_be_missed(facts: StoreFacts, data: StoreData | None, primary: StoreReport | None) -> bool:
     """
-    Return whether diverged data may have what was acknowledged, and the primary has not.
+    Return whether diverged data may have acknowledged writes that the primary has not.
 
-    A store that took over in order had every acknowledged write, so what diverged was never
+    A store that took over in order had every acknowledged write, so the diverged writes were never
     confirmed. It is otherwise before a last resort, and with data of another history.
     """
     if data is None or primary is None:

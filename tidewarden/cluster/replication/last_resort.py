@@ -25,7 +25,7 @@ _MISSING = {
 
 
 class LastResort:
-    """Says what would be chosen, and chooses it."""
+    """Shows the store that the last resort would choose, and chooses it."""
 
     def __init__(self, member: RaftStores, chooser: Chooser) -> None:
         self._member, self._chooser = member, chooser
@@ -118,7 +118,7 @@ _WITHOUT = _AWAY, _DOWN, _EMPTY = "its node is not heard", "away", "empty"
 
 
 def _has(report: StoreReport | None) -> str:
-    """Say what a store has."""
+    """Word the data of a store."""
     if report is None:
         return _AWAY
     if not report.incarnation:

@@ -1,4 +1,4 @@
-"""A node's own store, as the node orders it about."""
+"""Gives orders to a node's own store."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LET_IN = ("ACL", "SETUSER", "default", "on")
 LOOK_S = 0.25
 """A look takes at most so long, at pace 1 or below."""
 FREE_BYTES_MIN = 16 * 2**20
-"""With less room than that on its disk a store is about to fail."""
+"""A store with less room on its disk is about to fail."""
 ORDER_S = 2.0
 """
-An order may take longer, at pace 1 or below: what it waits for is the server, which may be in the
-midst of a fork.
+An order may take longer, at pace 1 or below: it waits for the server, which may be in the midst of
+a fork.
 """
 
 
@@ -65,7 +65,7 @@ class LocalStore:
         self._link = ControlLink(socket_path, password, "control", on_lost)
 
     def disk_fault(self) -> str:
-        """Say that there is hardly any room on the disk of its folder; empty: there is."""
+        """Word that the disk of its folder has hardly any room; empty: it has room."""
         try:
             found = os.statvfs(self.folder)
         except OSError:  # whoever runs the store says so
@@ -82,7 +82,9 @@ class LocalStore:
         return read_look(await self._link.ask(*look_commands(self._cluster), limit_s=self._look_s))
 
     def continues(self, incarnation: str) -> tuple[str, ...]:
-        """Return the earlier starts whose every write the start of that word has, newest last."""
+        """
+        Return the earlier starts, the newest last, whose every write the start ``incarnation`` has.
+        """
         known = lineage.read(self.folder)
         return known.continues if known is not None and known.incarnation == incarnation else ()
 
@@ -158,7 +160,7 @@ class LocalStore:
         return f"the store cannot read its log: {file} is damaged" if file else ""
 
     async def rewrite_log(self) -> None:
-        """Have the store begin another log, for a full disk may have left zeros in this one."""
+        """Have the store begin another log, because a full disk may have left zeros in this one."""
         # refused where one is under way; that one began while writes failed, and does not count
         await self._link.ask(("BGREWRITEAOF",), limit_s=self._order_s)
 

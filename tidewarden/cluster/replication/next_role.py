@@ -19,7 +19,7 @@ class Stay(NamedTuple):
     """Does nothing for now."""
 
     why: str = ""
-    """What is waited for, or wrong, in words; empty: all is as it should be."""
+    """The trouble, or the event that is waited for, in words; empty: all is as it should be."""
     another_please: bool = False
     """Whether another store should be primary."""
 
@@ -29,7 +29,7 @@ class Promote(NamedTuple):
 
 
 class LetIn(NamedTuple):
-    """Lets clients in: the store is open, but the process that opened it did not come to that."""
+    """Lets clients in: the store is open, but the process that opened it ended before that."""
 
 
 class Demote(NamedTuple):
@@ -46,7 +46,7 @@ class Follow(NamedTuple):
     address: str
     """``host:port``, as the primary's node reports it."""
     diverged: bool
-    """Its data may have what the primary's have not, and are set aside first."""
+    """The store's data may have writes that the primary's have not, and are set aside first."""
 
 
 Step = Stay | Promote | LetIn | Demote | Detach | Follow
@@ -146,10 +146,10 @@ def _as_another(
 
 def _diverged(own: str, facts: StoreFacts, data: StoreData, primary: StoreReport) -> bool:
     """
-    Return whether data may have what the primary's have not.
+    Return whether data may have writes that the primary's have not.
 
-    They may where they are of another history, were written here, or were there before a primary
-    was chosen of which it is not known that it had everything.
+    They may if they are of another history, were written here, or were there before a primary was
+    chosen that is not known to have had everything.
     """
     if not data.view:
         return data.has_keys

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from tidewarden.errors import StoreDown
 
 FIND_S = 1.0
-"""So long, at pace 1 or below, a link waits for a primary at each attempt."""
+"""A link waits so long, at pace 1 or below, for a primary at each attempt."""
 Moved = Callable[[str], None]
 
 
@@ -27,15 +27,17 @@ class ReplicatedPrimary:
     """
 
     def __init__(self, name: str, pace: float = 1.0) -> None:
-        """Name in messages, as ``name``, what has the primary; ``pace`` is Raft's."""
+        """Call the cluster of stores ``name`` in messages; ``pace`` is Raft's."""
         self.name = name
         self._find_s = FIND_S * max(1.0, pace)
         self.fault = ""
-        """Why no primary can be chosen, which may have been lost; empty: one may be at any time."""
+        """
+        Why no primary can be chosen, or why it may be lost; empty: one may be chosen at any time.
+        """
         self.alone = False
-        """Whether that is because no majority of the nodes is in reach."""
+        """Whether none can be chosen because no majority of the nodes is in reach."""
         self.on_fault: Callable[[str, bool], None] = lambda _fault, _alone: None
-        """Called in the loop of :meth:`note_fault` with each other fault."""
+        """Called in the loop of :meth:`note_fault` with each new fault."""
         self._lock = threading.Lock()
         self._url = ""
         self._why = "it is not known yet who is the primary"
@@ -46,7 +48,7 @@ class ReplicatedPrimary:
         """
         Note where the primary is open now; ``url`` is empty while there is none, ``why`` says why.
 
-        Each follower is told of another URL. While there is none no follower is: their connections
+        Each follower hears of another URL. While there is none no follower does: their connections
         may serve on, or end by themselves.
         """
         with self._lock:

@@ -1,4 +1,4 @@
-"""Declares what the keeping of replicated stores asks of a node's member of Raft."""
+"""Declares the calls that replicated stores need of a node's member of Raft."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RaftStores(Protocol):
 
     name: str
     on_stores: Callable[[], None]
-    """Called in the loop when facts, voters, who has ended or any report's content changed."""
+    """Called in the loop when facts, voters, ended members or any report's content changed."""
 
     def is_leader(self) -> bool:
         """Return whether this node believes that it leads Raft."""
@@ -36,7 +36,7 @@ class RaftStores(Protocol):
         """Return the members whose processes are known to have ended."""
 
     def quorum_fault(self) -> str:
-        """Say to people which members a majority lacks; empty: a majority can be heard."""
+        """Word for people which members a majority lacks; empty: a majority can be heard."""
 
     def store_facts(self) -> StoreFacts:
         """Return the facts as applied here, which may be old."""
@@ -57,7 +57,7 @@ class RaftStores(Protocol):
 
     def say_store(self, report: tuple[Any, ...], now: bool, stands_s: float) -> None:
         """
-        Have all members told what this node says of its own store; ``now``: at once.
+        Send this node's report of its own store to all members; ``now``: at once.
 
         It counts as said anew whenever they hear this node for ``stands_s``, or until the next one.
         """

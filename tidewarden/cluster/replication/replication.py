@@ -49,18 +49,18 @@ from .way_around import primary_told
 log = logging.getLogger("tidewarden.cluster")
 
 TURN_S = 0.1
-"""Between two looks at the own store, at pace 1 or below, while anything is under way."""
+"""Seconds between two looks at the own store, at pace 1 or below, while anything is under way."""
 REST_S = 0.5
-"""Likewise while nothing is: see :meth:`Replication._rests`."""
+"""The same while nothing is under way: see :meth:`Replication._rests`."""
 STANDS_S = 0.35
-"""So long after the next look is due, at pace 1, a node at rest stands by what it said."""
+"""A node at rest stands by its report for so long, at pace 1, after the next look is due."""
 HURRIED_TURN_S = 0.02
 """
-Likewise while the primary's node has ended, for its store's link ends at about the same time; and
-while the own store does not answer, until it is given up.
+The same while the primary's node has ended, because its store's link ends at about the same time,
+and while the own store does not answer, until it is given up.
 """
 LEAVE_S = 2.0
-"""So long, at pace 1, the primary may take to let a store that stops leave the set."""
+"""The primary may take so long, at pace 1, to let a store that stops leave the set."""
 
 
 class Replication:
@@ -129,7 +129,7 @@ class Replication:
             stuck=lambda: self._chooser.why,
             way=lambda: self._detours.shown(),
         )
-        """What is shown of the stores, in status, metrics and by the doctor."""
+        """The state of the stores for status, metrics and the doctor."""
         self._route = StoreRoute(config.node, folder)
         self._store = store = self._local_store(library)
         awake = AwakeTime(clock, pace)
@@ -184,7 +184,7 @@ class Replication:
         self._tasks = [self._duties.begin(name, work) for name, work in works.items()]
 
     async def run(self) -> None:
-        """Return never; raise what has ended one of the tasks for good, a defect of ours."""
+        """Run for ever; raise the defect of ours that has ended one of the tasks for good."""
         # cancelled, it leaves them: an orderly stop needs them to the last
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
@@ -269,7 +269,7 @@ class Replication:
             await sleep_or(self._woken, self._clock, shared_turn(self._clock, self._turn_s))
 
     def _next_s(self) -> float:
-        """Return the seconds to the next look, sooner while an election waits for what it says."""
+        """Return the seconds to the next look, fewer while an election waits for its report."""
         ended = self._member.store_facts().primary in self._member.ended()
         waits = self._follower.misses and self._follower.state.look is not None
         if ended or waits:
@@ -312,7 +312,7 @@ class Replication:
         self._say()
 
     def _look_around(self) -> None:
-        """See how the primary is reached, and say so where that is another way than before."""
+        """Find out how the primary is reached, and log a change of the way."""
         before, self._elsewhere = self._elsewhere, self._told_of()
         if self._detours.look(self._primary()) or self._elsewhere != before:
             self._tell_finder()
@@ -327,7 +327,7 @@ class Replication:
         return self._member.store_facts().primary if told is None else told[1].node
 
     def _told_of(self) -> tuple[int, StoreMember] | None:
-        """Return a primary of which others tell, and the facts here do not yet."""
+        """Return a primary of which other nodes tell, while the facts here do not yet."""
         told = primary_told(self._member.store_facts(), self._chooser.reports())
         return None if told is None or told[1].node == self._member.name else told
 
@@ -365,7 +365,7 @@ class Replication:
         self._rounds.attached(look.replicas)
 
     def _say(self) -> None:
-        """Tell the other nodes of the own store; at once what they may have to act on."""
+        """Tell the other nodes of the own store; at once if they may have to act on it."""
         report = self._follower.report(
             self._facts(),
             fsync=self._config.store.fsync,
@@ -387,7 +387,7 @@ class Replication:
         self._woken.set()
 
     def _on_stores(self) -> None:
-        """Take in that facts, voters or a report changed."""
+        """Note that facts, voters or a report changed."""
         self.seen.look()
         self._tell_finder()
         reports = self._chooser.reports()
@@ -442,7 +442,7 @@ class Replication:
 
     @property
     def carrier(self) -> Carrier | None:
-        """Return what carries other nodes' connections; None: nothing does."""
+        """Return the part that carries other nodes' connections; None: there is none."""
         return self._detours.carrier
 
     # What operators ask: see :class:`tidewarden.server.services.StoreOperations`.
@@ -456,7 +456,7 @@ class Replication:
         return await self._switchover.run(node)
 
     async def choice(self, node: str | None) -> dict[str, Any]:
-        """Say what :meth:`recover` would do. Raises: see :meth:`LastResort.choice`."""
+        """Return what :meth:`recover` would do. Raises: see :meth:`LastResort.choice`."""
         return await self._last_resort.choice(node)
 
     async def recover(self, node: str | None, begin_empty: bool = False) -> dict[str, Any]:
@@ -464,15 +464,11 @@ class Replication:
         return await self._last_resort.recover(node, begin_empty)
 
     async def confirm(self) -> str:
-        """
-        Note that an operator knows of the loss; return what it was.
-
-        Raises: NoLeader, Timeout.
-        """
+        """Note that an operator knows of the loss; return the loss. Raises: NoLeader, Timeout."""
         return await self._last_resort.confirm()
 
     async def discarded(self) -> list[dict[str, Any]]:
-        """Return what this node's store set aside, the oldest first."""
+        """Return the data that this node's store set aside, the oldest first."""
         return await asyncio.to_thread(discarded.listed, self._folder)
 
     def facts(self) -> StoreFacts:

@@ -19,24 +19,24 @@ from typing import Any, NamedTuple
 from tidewarden.raft.store_facts import StoreFacts, StoreMember, majority_of, read_set, set_text
 
 EMPTY = ""
-"""What is written while the committed set is below a majority: nothing can be confirmed."""
+"""The set that is written while the committed one is below a majority: nothing can be confirmed."""
 PROPOSALS_MAX = 3
 """How often one change is proposed before it is given up, by committing the set as it is anew."""
 STAMPS_APART = 1000
 """
-So far above the stamp that it finds does a process begin that did not open the view itself: what
-the process before it sent, and the store has not run yet, must be refused when it comes late.
+A process that did not open the view itself begins so far above the stamp that it finds: writes that
+the process before it sent, and the store has not run yet, must be refused when they come late.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperTimes:
-    """Times of the in-sync set, all in seconds and all scaled by ``raft.pace``."""
+    """Holds the times of the in-sync set, all in seconds and all scaled by ``raft.pace``."""
 
     round_s: float = 0.04
-    """Between two rounds while groups run, or while something is under way."""
+    """Seconds between two rounds while groups run, or while a change is under way."""
     idle_round_s: float = 1.0
-    """Between two rounds otherwise."""
+    """Seconds between two rounds otherwise."""
     member_s: float = 0.4
     """A member that has not acknowledged for so long is taken out."""
     fresh_s: float = 0.2
@@ -44,7 +44,7 @@ class KeeperTimes:
     propose_s: float = 1.0
     """A proposal of which nothing is heard is made again after this."""
     yield_s: float = 1.0
-    """Without a complete round for so long, another store had better be primary."""
+    """After so long without a complete round, another store had better be primary."""
     retry_s: float = 1.0
     """A rejected candidate is tried again after this, then after twice as long, up to 16 times."""
 
@@ -55,7 +55,9 @@ class KeeperTimes:
 
 
 class Open(NamedTuple):
-    """Asks for another round at once: the store's data say a set that is not right any more."""
+    """
+    Asks for another round at once, because the store's data name a set that is not right any more.
+    """
 
     members: str
 
@@ -81,14 +83,14 @@ class Pending:
 
     members: frozenset[StoreMember]
     version: int
-    """Of the facts that it is a change of."""
+    """The version of the facts that it changes."""
     began_s: float
     joins: StoreMember | None = None
     """The candidate, until it is proposed; it may be taken back until then."""
     offset: int | None = None
-    """Where ``joins`` has to come: behind the first round that named it."""
+    """The offset that ``joins`` has to reach: behind the first round that named it."""
     proposed_s: float | None = None
-    """When it was proposed last."""
+    """When the change was proposed last."""
     times_proposed: int = 0
 
 
@@ -99,24 +101,26 @@ class SetKeeper:
     member: StoreMember
     """The primary: this node and its store's incarnation."""
     view: int
-    """The primaryship."""
+    """The view of the primaryship."""
     found: str | None = None
     """
-    What the store's data said when this keeper began; None if it is this process that opened the
-    view. A process before this one may have proposed what is not committed yet: until its
-    proposals are known to be dead, the data keep saying at least what they said. The facts it is
-    given have to be as new as this process (read through Raft's quorum once since its start).
+    The set in the store's data when this keeper began; None if this process opened the view.
+
+    A process before this one may have proposed a change that is not committed yet: until its
+    proposals are known to be dead, the data keep naming at least the members that they named. The
+    facts it is given have to be as new as this process (read through Raft's quorum once since its
+    start).
     """
     times: KeeperTimes = field(default_factory=KeeperTimes)
     _inherited: int | None = None
     """The version under which a process before this one may have proposed."""
     _pending: Pending | None = None
     _opened: str = EMPTY
-    """What the data of this round say."""
+    """The set in the data of this round."""
     _acked_s: dict[StoreMember, float] = field(default_factory=dict)
     """When each store last acknowledged a round: a member this one, a learner the one before."""
     _offset: int | None = None
-    """Of the round before."""
+    """The offset of the round before."""
     _complete_s: float | None = None
     """When all members last acknowledged a round."""
     _attached: set[StoreMember] = field(default_factory=set)
@@ -126,10 +130,12 @@ class SetKeeper:
     _round_s: float | None = None
     """When the round before was."""
     _tried: dict[StoreMember, tuple[float, float]] = field(default_factory=dict)
-    """Who was taken back: not to be tried before, and the pause after that."""
+    """
+    The candidates that were taken back: when each may be tried again, and the pause after that.
+    """
 
     def opens(self, facts: StoreFacts, voters: frozenset[str]) -> str:
-        """Return the set that the next round writes to the store, as its data have it."""
+        """Return the set that the next round writes to the store, in the form of its data."""
         self._opened = self._says(facts, voters)
         return self._opened
 
@@ -227,9 +233,9 @@ class SetKeeper:
         Note which members acknowledged this round, and return the members that are to be taken out.
 
         Silence counts from the last success, but a pause of the rounds themselves is no member's
-        silence: at the first miss at most the time of a quick round has passed. Who was attached
-        and is not is silent at once: its end of the link was closed, as that of a process that died
-        is, and that of one which is stopped, slow or cut off is not.
+        silence: at the first miss at most the time of a quick round has passed. A store that was
+        attached and is not is silent at once: its end of the link was closed, as that of a process
+        that died is, and that of one which is stopped, slow or cut off is not.
         """
         slack_s = 2.5 * self.times.round_s
         if self._round_s is not None and now_s - self._round_s > 2 * slack_s:
@@ -269,9 +275,10 @@ class SetKeeper:
 
     def _gives_up(self, now_s: float) -> str:
         """
-        Say why another store had better be primary; empty: it had not.
+        Return why another store had better be primary; empty: none had.
 
-        Not while a change that would help waits for Raft: another primary would wait as well.
+        It returns nothing while a change that would help waits for Raft: another primary would wait
+        as well.
         """
         if not self._late or self._complete_s is None:
             return ""
@@ -325,7 +332,7 @@ class SetKeeper:
     def _await_join(
         self, pending: Pending, now_s: float, acks: Mapping[StoreMember, int], offset: int
     ) -> None:
-        """See whether the candidate has caught up with the round that named it first."""
+        """Check whether the candidate has caught up with the round that named it first."""
         joins = pending.joins
         assert joins is not None
         if pending.offset is None:

@@ -22,13 +22,13 @@ from .store_report import StoreReport
 log = logging.getLogger("tidewarden.cluster")
 
 ROUND_S = 0.7
-"""A round may take so long, at pace 1 or below; the store hangs otherwise."""
+"""A round may take so long, at pace 1 or below; if it takes longer the store hangs."""
 WAIT_MS = 30
-"""So long, at pace 1 or below, a round waits for what others acknowledge."""
+"""A round waits so long, at pace 1 or below, for acknowledgements."""
 BUSY_S = 0.5
-"""So long after groups were seen at two looks running, they are taken to run."""
+"""Groups that were seen at two looks running count as running for so long."""
 LAG_S = 2
-"""A store that nobody follows closely for so long takes no writes, to limit what is lost."""
+"""A store that no other follows closely for so long takes no writes, to limit the loss."""
 
 
 class SetRounds:
@@ -62,7 +62,10 @@ class SetRounds:
         self._reports, self._on_yield = reports, on_yield
         self._link = ControlLink(socket_path, password, "set")
         self._keeper: SetKeeper | None = None
-        """Of the last view that the store was open in: it knows what was proposed there."""
+        """
+        The keeper of the last view in which the store was open; it knows the proposals of that
+        view.
+        """
         self._serves = False
         self._stamp = 0
         self._seq = 0
@@ -142,7 +145,7 @@ class SetRounds:
             self._link.close()
 
     def _failed(self, why: str) -> None:
-        """Say why there was no round, once for as long as it stays the same."""
+        """Log why there was no round, once for as long as the reason stays the same."""
         if self._failing != why:
             self._failing = why
             log.info("no round of the in-sync set: %s", why)
@@ -207,7 +210,7 @@ class SetRounds:
         return again
 
     def _propose(self, keeper: SetKeeper, command: tuple[Any, ...]) -> None:
-        """Propose without waiting: rounds go on meanwhile, and its fate shows in the facts."""
+        """Propose without waiting: rounds go on meanwhile, and the facts show the outcome."""
         if self._proposing is not None:
             self._proposing.cancel()
         self._proposing = asyncio.ensure_future(self._proposed(keeper, command))

@@ -1,4 +1,4 @@
-"""Says what has changed between two states of the facts about replicated stores, for people."""
+"""Words the changes between two states of the facts about replicated stores, for people."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class StoreChange(NamedTuple):
     """Describes one change of who is primary, or in sync."""
 
     kind: str
-    """One of those above, which are kinds of events: see ``config.webhooks.EVENT_KINDS``."""
+    """The kind of event, one of those above: see ``config.webhooks.EVENT_KINDS``."""
     node: str
-    """Whose store it is about; empty: none's."""
+    """The node whose store the change is about; empty: none."""
     view: int
-    """The view after it."""
+    """The view after the change."""
     version: int
-    """The facts' version after it."""
+    """The facts' version after the change."""
     text: str
-    """The whole of it in one sentence."""
+    """The change in one sentence."""
 
     @property
     def is_unclean(self) -> bool:
@@ -35,9 +35,9 @@ class StoreChange(NamedTuple):
 
 def changes_between(before: StoreFacts, after: StoreFacts) -> list[StoreChange]:
     """
-    Return what has changed, in the order in which it is told.
+    Return the changes, in the order in which they are told.
 
-    Several commands may lie between the two; they are then told as one change each.
+    Several commands may lie between the two states; they are told as one change each.
     """
     if after.version == before.version:
         return []

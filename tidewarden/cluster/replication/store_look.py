@@ -1,4 +1,4 @@
-"""What one look at a store has found."""
+"""Holds the findings of one look at a store, and reads them from its answers."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _REPLICA = re.compile(r"^slave\d+:ip=([^,]*)\.([^,.]*),port=\d+,state=online,off
 _ATTACHED = re.compile(r"^slave\d+:(ip=[^,]*),port=\d+,(state=[^,]*),offset=(0?)", re.MULTILINE)
 _DATABASE = re.compile(r"db\d+")
 NOBODY = ("127.0.0.1", 1)
-"""Whom a store follows that shall follow nobody, and take no writes either."""
+"""The address that a store follows which shall follow no other, and take no writes either."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreData:
-    """Says what a store's data have of the primaryship that wrote them."""
+    """Holds the primaryship that wrote a store's data, as the data name it."""
 
     view: int = 0
-    """0: they are empty."""
+    """The view; 0: the data are empty."""
     stamp: int = 0
     in_sync: str = ""
     seq: int = 0
     founding: str = ""
-    """Empty with a view: they are of a store that was alone."""
+    """The word of their history; empty although there is a view: the store was alone."""
     author: str = ""
-    """``node.incarnation`` of whom they were opened by last."""
+    """The store that opened them last, as ``node.incarnation``."""
     format: str = ""
     has_keys: bool = False
-    """Whether there is anything at all: without a view, it is of another cluster's name."""
+    """Whether there are any keys; without a view, they belong to another cluster's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLook:
-    """Says what a store is, and what it does."""
+    """Holds the state of a store."""
 
     node: str
     incarnation: str
@@ -49,25 +49,27 @@ class StoreLook:
     """``master`` or ``slave``."""
     loading: bool
     link_up: bool
-    """Of a replica: it receives the stream."""
+    """Whether a replica receives the stream."""
     place: tuple[str, int]
-    """Of a replica: whom it follows."""
+    """The address that a replica follows."""
     syncing: bool
-    """Of a replica: it receives a whole copy."""
+    """Whether a replica receives a whole copy."""
     sync_share: float
     disk_fault: bool
-    """Its log cannot be written: the disk is full, or broken."""
+    """Whether its log cannot be written: the disk is full, or broken."""
     rewriting: bool
-    """Its log on disk is not the whole of its data yet."""
+    """Whether its log on disk does not have all of its data yet."""
     offset: int
     replicas: frozenset[tuple[str, ...]]
-    """The stores that are attached to it: how each is listed, and whether it has come anywhere."""
+    """
+    The stores that are attached to it: how each is listed, and whether it has received anything.
+    """
     data: StoreData | None
-    """None while it loads."""
+    """The data; None while it loads them."""
 
     @property
     def follows_nobody(self) -> bool:
-        """Return whether the store is a replica of nobody."""
+        """Return whether the store is a replica of no other."""
         return self.role == "slave" and self.place == NOBODY
 
     @property
@@ -89,7 +91,7 @@ def look_commands(cluster: str) -> list[Command]:
 
 
 def read_look(answers: Sequence[Any]) -> StoreLook:
-    """Return what the answers say. Raises: StoreDown: they are none of a store that replicates."""
+    """Read the answers. Raises: StoreDown: they are not of a store that replicates."""
     text, announced, hashed, others = answers
     if isinstance(text, ReplyError) or isinstance(announced, ReplyError):
         raise StoreDown(f"the store does not say what it is: {text}")
@@ -138,7 +140,7 @@ def _read_data(
 
 
 def _share(info: dict[str, str], loading: bool) -> float:
-    """Return how much of a whole copy has come, or, behind that, been loaded: 0 to 1."""
+    """Return how much of a whole copy has come, or, after that, been loaded: 0 to 1."""
     if loading:
         return float(info.get("loading_loaded_perc", 0)) / 100
     whole = int(info.get("master_sync_total_bytes", 0))

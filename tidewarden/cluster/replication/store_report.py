@@ -1,4 +1,4 @@
-"""What a node says of its own store to the other members, at each look at it."""
+"""Makes and reads the report of a node on its own store, which it sends to the other members."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 DISK_FULL = "its disk is full"
-"""What :attr:`StoreReport.why` begins with where there is hardly any room for the store."""
+"""The beginning of :attr:`StoreReport.why` if there is hardly any room for the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class StoreReport:
     """Describes one node's store, as the node itself saw it last."""
 
     incarnation: str = ""
-    """Of the store that runs; empty: none runs, or it does not answer."""
+    """The incarnation of the running store; empty: none runs, or it does not answer."""
     continues: tuple[str, ...] = ()
     """Earlier incarnations whose every write this store's data have, newest last."""
     loading: bool = False
@@ -29,15 +29,15 @@ class StoreReport:
     founding: str = ""
     """The word drawn when its history began; a store of another word has other data."""
     offset: int = 0
-    """Its place in the replication stream."""
+    """The store's offset in the replication stream."""
     role: str = ""
     """``master`` or ``slave``, as the server says."""
     serves_view: int = 0
     """The view in which it is open as the primary; 0: it is not."""
     follows: str = ""
-    """Of a replica: ``node.incarnation`` of whom it follows with the link up."""
+    """The store that a replica follows with the link up, as ``node.incarnation``."""
     sync_share: float = 0.0
-    """Of a full sync under way: the share that was received, 0 to 1."""
+    """The share of a full sync under way that was received, 0 to 1."""
     fsync: str = ""
     """``always`` or ``everysec``."""
     pid: int = 0
@@ -50,7 +50,7 @@ class StoreReport:
     address: str = ""
     """``host:port`` at which other nodes reach the store."""
     why: str = ""
-    """What is wrong with the store, in words; empty: nothing is."""
+    """The trouble of the store, in words; empty: it has none."""
 
     def plain(self) -> tuple[Any, ...]:
         """Return plain values, for :func:`read_report`."""
@@ -59,7 +59,7 @@ class StoreReport:
 
     @property
     def acted_on(self) -> tuple[Any, ...]:
-        """Return what other nodes act on at once; the rest changes with every look at the store."""
+        """Return the fields on which other nodes act at once; the rest changes with every look."""
         return (
             self.incarnation,
             self.loading,
@@ -86,7 +86,7 @@ _TYPES = tuple(
 
 
 def read_report(value: object) -> StoreReport | None:
-    """Return what :meth:`StoreReport.plain` made; None for anything else. Never raises."""
+    """Return the report that :meth:`StoreReport.plain` made; None: it is none. Never raises."""
     if not isinstance(value, tuple) or tuple(type(item) for item in value) != _TYPES:
         return None
     if not all(isinstance(word, str) for word in value[1]):
@@ -95,14 +95,14 @@ def read_report(value: object) -> StoreReport | None:
 
 
 class ReadReports:
-    """Reads what the nodes said last; what says the same as before is not read again."""
+    """Reads the nodes' last reports; one that says the same as before is not read again."""
 
     def __init__(self) -> None:
         self._read: dict[str, tuple[object, StoreReport | None]] = {}
-        """By node: what it said last, and what that says."""
+        """The last report of each node, as it came and as it was read."""
 
     def of(self, node: str, plain: object) -> StoreReport | None:
-        """Return what a node said; None: it is no report."""
+        """Return a node's report; None: it sent none that can be read."""
         said, report = self._read.get(node, (None, None))
         if said is not plain:
             report = read_report(plain)
@@ -110,6 +110,6 @@ class ReadReports:
         return report
 
     def all(self, heard: Mapping[str, tuple[float, tuple[Any, ...]]]) -> dict[str, StoreReport]:
-        """Return what each node said, of those whose word is a report."""
+        """Return the reports of all nodes that sent one that can be read."""
         found = {node: self.of(node, plain) for node, (_, plain) in heard.items()}
         return {node: report for node, report in found.items() if report is not None}

@@ -20,7 +20,7 @@ class StoreRoute:
 
     def place(self, address: str) -> tuple[str, int]:
         """
-        Return the place that this node's store is to follow to follow the one at ``address``.
+        Return the place by which this node's store follows the one at ``address``.
 
         Raises: StoreDown: it is no address, or this store's tunnel does not run.
         """
@@ -35,7 +35,9 @@ class StoreRoute:
         return found
 
     def lead(self, address: str) -> None:
-        """Have that place lead to ``address``. Raises: OSError: the folder cannot be written."""
+        """
+        Have the tunnel's place lead to ``address``. Raises: OSError: the folder cannot be written.
+        """
         if self._node.tls_cert:
             tunnel.write_upstream(self._folder, address)
 

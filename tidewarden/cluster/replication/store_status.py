@@ -1,4 +1,4 @@
-"""Says how a cluster's replicated stores are: for status, health, metrics, logs and the doctor."""
+"""Describes a cluster's replicated stores for status, health, metrics, logs and the doctor."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from .way_around import WayShown
 log = logging.getLogger("tidewarden.daemon")
 
 AWAY_S = 2.0
-"""A node of whose store nothing was heard for so long is shown as away."""
+"""A node that sent no report of its store for so long is shown as away."""
 FLOOR_S = 60.0
-"""So long the set may be as small as it can be before the doctor names it."""
+"""The set may be as small as it can be for so long before the doctor names it."""
 BACKLOG_S_MIN = 60.0
-"""What a store misses in so long should fit into the primary's backlog."""
+"""The writes of so long a time, which a store misses, should fit into the primary's backlog."""
 RATE_S = 60.0
 """The write rate is that of the last minute or so."""
 SAMPLE_S = 5.0
 
 
 class SeenStores(Protocol):
-    """Shows what a member of Raft knows of the stores; see :class:`.raft_stores.RaftStores`."""
+    """
+    Declares the part of a Raft member that knows the stores; see :class:`.raft_stores.RaftStores`.
+    """
 
     def voters(self) -> frozenset[str]: ...
     def quorum_fault(self) -> str: ...
@@ -84,9 +86,9 @@ class StoreStatus:
         self._samples: deque[tuple[float, int]] = deque()
         self._sampled_view = 0
         self.failovers = 0
-        """Times that another store became primary, since this node started."""
+        """How often another store became primary since this node started."""
         self.recoveries = 0
-        """Those of them that were a last resort."""
+        """How often such a change was a last resort."""
         self.last_gap_s: float | None = None
         self.times = Family(FAILOVERS)
         """How long no primary was open when the last one ended; None: none has ended yet."""
@@ -94,7 +96,7 @@ class StoreStatus:
     # --- watching
 
     def look(self) -> None:
-        """Take note of what has changed since the last call."""
+        """Note the changes since the last call."""
         facts, now_s = self._stores.store_facts(), self._clock.monotonic()
         before, self._facts = self._facts, facts
         if before is not None:
@@ -141,7 +143,7 @@ class StoreStatus:
     # --- what is shown
 
     def shown(self) -> dict[str, Any]:
-        """Return what R.STATUS says of the stores together."""
+        """Return the stores' part of R.STATUS."""
         facts = self._stores.store_facts()
         own = self._report(self._node)
         return {
@@ -223,7 +225,7 @@ class StoreStatus:
         return "it follows, and is added once it has caught up"
 
     def fault(self) -> str:
-        """Say why writes are not confirmed here; empty: they are."""
+        """Return why writes are not confirmed here; empty: they are."""
         facts, voters = self._stores.store_facts(), self._stores.voters()
         if not facts.view:
             missing = sorted(node for node, copy in self.copies().items() if copy["role"] == "away")
@@ -264,7 +266,7 @@ class StoreStatus:
         )
 
     def waits_for(self) -> str:
-        """Say, where no primary is open, what every node's store lacks to be it."""
+        """Return what each node's store lacks to be primary, while no primary is open."""
         if told := self._stores.quorum_fault() or self._stuck() or self.fault():
             return told
         names = ", ".join(sorted(self._stores.store_facts().nodes_in_sync))
@@ -272,7 +274,7 @@ class StoreStatus:
         return f"one of the stores in sync ({names}) is to open; {'; '.join(lacks) or 'it does'}"
 
     def warnings(self) -> dict[str, str]:
-        """Return what to look at although writes are confirmed, by what it is about."""
+        """Return the warnings of stores that confirm writes, by subject."""
         facts, voters = self._stores.store_facts(), self._stores.voters()
         whole = facts.nodes_in_sync & voters
         found = self._chosen(facts)
@@ -283,7 +285,7 @@ class StoreStatus:
         return found | self._full_disks(whole)
 
     def _chosen(self, facts: StoreFacts) -> dict[str, str]:
-        """Return what is wrong with the choice of the primary, the last or the next."""
+        """Return the trouble with the choice of the primary, the last or the next."""
         found = {"primary": self._stuck(), "loss": _of_loss(facts) if facts.loss else ""}
         return {about: text for about, text in found.items() if text}
 
@@ -297,7 +299,7 @@ class StoreStatus:
         }
 
     def _missing(self, facts: StoreFacts, voters: frozenset[str]) -> str:
-        """Say why each store that is missing is."""
+        """Return why each missing store is missing."""
         copies = self.copies()
         told = [
             f"{node}: {copies[node]['why'] or 'it is about to be added'}"
@@ -306,7 +308,7 @@ class StoreStatus:
         return f" ({'; '.join(told)})" if told else ""
 
     def problems(self) -> list[str]:
-        """Return what the doctor says of the stores, a sentence each."""
+        """Return the doctor's findings on the stores, a sentence each."""
         facts, voters = self._stores.store_facts(), self._stores.voters()
         found = [*self._chosen(facts).values()]
         now_s = self._clock.monotonic()

@@ -23,25 +23,25 @@ from .store_report import StoreReport
 
 PAUSE_MS = 2000
 """
-After so long, at pace 1 or below, the primary takes writes again by itself, whatever became of us.
+The primary takes writes again by itself after so long, at pace 1 or below, even if this node dies.
 """
 CATCH_UP_S = 0.5
-"""So long, at pace 1 or below, the primary may take to pause, and the chosen store to catch up."""
+"""The primary may take so long, at pace 1 or below, to pause, and the chosen store to catch up."""
 OPEN_S = 2.0
-"""So long, at pace 1, the chosen store may take to open."""
+"""The chosen store may take so long, at pace 1, to open."""
 CONNECT_S = 1.0
-"""So long, at pace 1 or below, a store may take to let this node in."""
+"""A store may take so long, at pace 1 or below, to let this node in."""
 LOOK_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Says from which node to which the primary goes."""
+    """Names the node that the primary leaves and the one that it goes to."""
 
     facts: StoreFacts
     to: StoreMember
     seen: int
-    """The greatest view in data."""
+    """The greatest view in any store's data."""
 
 
 def hand_over_to(
@@ -51,10 +51,10 @@ def hand_over_to(
     reports: Mapping[str, StoreReport],
 ) -> HandOver:
     """
-    Return whose store takes over from a primary that is well.
+    Return the node whose store takes over from a primary that is well.
 
-    ``node``: which; None: the one that came furthest. Raises: NotFound, BadArg, StoreDown,
-    NoQuorum: nobody's can, or not that one; why.
+    ``node``: the chosen one; None: the one whose store came furthest. Raises: NotFound, BadArg,
+    StoreDown, NoQuorum: no store can take over, or not that one; why.
     """
     if not facts.view:
         raise StoreDown("no store was ever chosen as the primary")
@@ -146,7 +146,7 @@ class Switchover:
             await link.stop()
 
     async def _pause(self, primary: StoreConnection) -> int:
-        """Have it take no more writes; return the place in its stream."""
+        """Have the primary take no more writes; return the place in its stream."""
         async with _within(CATCH_UP_S * self._slow, "the primary did not answer"):
             paused = primary.call("CLIENT", "PAUSE", round(PAUSE_MS * self._slow), "WRITE")
             role = primary.call("ROLE")
@@ -195,7 +195,7 @@ class Switchover:
 
 @contextlib.asynccontextmanager
 async def _within(limit_s: float, otherwise: str) -> AsyncIterator[None]:
-    """Raises: Timeout: it took longer; ``otherwise`` says what did."""
+    """Wait for a step. Raises: Timeout: it took longer; ``otherwise`` names it."""
     try:
         async with asyncio.timeout(limit_s):
             yield

@@ -1,7 +1,7 @@
 """
 Decides whether this node reaches the primary's host itself, or goes by way of another node.
 
-Pure: no socket, no clock. It is looked at with every turn of a node's part in the replication.
+Pure: no socket, no clock. Each turn of a node's part in the replication calls it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .store_report import StoreReport
 
 @dataclass(frozen=True, slots=True)
 class WayTimes:
-    """Times of a detour, all in seconds and all scaled by ``raft.pace``."""
+    """Holds the times of a detour, all in seconds and all scaled by ``raft.pace``."""
 
     silent_s: float = 0.8
     """
@@ -25,13 +25,16 @@ class WayTimes:
     it by then, if it does not hear it either.
     """
     near_s: float = 0.5
-    """A node that was heard within this can be asked to carry; and the primary's is heard again."""
+    """
+    A node that was heard within this time can be asked to carry; a primary's node counts as heard
+    again.
+    """
     back_s: float = 5.0
     """The primary's node must be heard for so long before the detour is given back …"""
     back_s_max: float = 80.0
-    """… and for twice as long, up to this, after each time that this was too early."""
+    """… and for twice as long, up to this, after each return that was too early."""
     early_s: float = 60.0
-    """A detour that begins within this after the last was given back shows that."""
+    """A return is too early if a detour begins again within this time."""
 
     @classmethod
     def at(cls, pace: float) -> WayTimes:
@@ -40,17 +43,17 @@ class WayTimes:
 
 
 class WayShown(NamedTuple):
-    """Says what people are shown of a detour."""
+    """Holds the state of a detour, for people."""
 
     is_taken: bool = False
     carrier: str = ""
     """The node that carries; empty: none, or none yet."""
     why: str = ""
-    """Why none does; empty: one does, or was not asked yet."""
+    """Why no node carries; empty: one does, or none was asked yet."""
     connections: int = 0
-    """This node's that take the detour."""
+    """The number of this node's connections that take the detour."""
     carried: int = 0
-    """Those of other nodes that this one carries."""
+    """The number of other nodes' connections that this one carries."""
 
 
 @dataclass(slots=True)
@@ -60,11 +63,13 @@ class WayAround:
     own: str
     times: WayTimes = field(default_factory=WayTimes)
     is_taken: bool = False
-    """Whether the primary is gone to by way of another node."""
+    """Whether the primary is reached by way of another node."""
     primary: str = ""
-    """Of the last look."""
+    """The primary's node at the last look."""
     _began_s: float | None = None
-    """When it was looked at first: what was not heard since then may just not have come yet."""
+    """
+    When the first look was: a node that was not heard since may just not have sent anything yet.
+    """
     _heard_since_s: float | None = None
     """Since when the primary's node is heard again; None: it is not."""
     _back_s: float = 0.0
@@ -116,10 +121,10 @@ def primary_told(
     facts: StoreFacts, reports: Mapping[str, StoreReport]
 ) -> tuple[int, StoreMember] | None:
     """
-    Return view and store of a primary that other nodes tell of, and the facts here do not know yet.
+    Return view and store of a primary that other nodes tell of, but the facts here do not yet.
 
-    Where the leader of Raft is behind the cut link, no newer facts come. It is only where requests
-    go: what they are answered is confirmed by the store's own data.
+    If the leader of Raft is behind the cut link, no newer facts come. It only decides where
+    requests go: their answers are confirmed by the store's own data.
     """
     found: list[tuple[int, StoreMember]] = []
     for node, report in reports.items():

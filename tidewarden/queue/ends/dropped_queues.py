@@ -1,11 +1,12 @@
 """
 Drops queues and topics.
 
-A queue is dropped in three steps: its shards are closed to everybody, as for a new cut; its name
-leaves the cluster's and is noted as dropped, from when on the drop is done; what the shards hold is
-removed. Whoever dies in between leaves the last step to the leader, and the first to the next
-caller (:meth:`Catalog.keep_layout`). The note stays for a day: until then who comes late is told
-that the queue was dropped, whatever he does, and only Q.CONFIG makes a queue of that name again.
+A queue is dropped in three steps: its shards are closed to every node, as for a new cut; its name
+leaves the cluster's and is noted as dropped, from when on the drop is done; the tasks in its shards
+are removed. A node that dies in between leaves the last step to the leader, and the first to the
+next caller (:meth:`Catalog.keep_layout`). The note stays for a day: until then a late caller is
+told that the queue was dropped, whatever it asks for, and only Q.CONFIG makes a queue of that name
+again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _holds_error(queue: str, *, force: bool) -> BadArg:
 
 
 class DroppedQueues:
-    """Drops queues and topics, and ends what others have left half done."""
+    """Drops queues and topics, and ends drops that other nodes left half done."""
 
     def __init__(self, catalog: Catalog, link: StoreClient, bulk: Bulk) -> None:
         self._catalog = catalog
@@ -88,7 +89,7 @@ class DroppedQueues:
         return await self._clear(queue, note)
 
     async def _look(self, queue: str, shards: Sequence[Shard], raw: bytes, *, force: bool) -> None:
-        """Raise what :meth:`drop` does if the queue is not to be dropped."""
+        """Check that the queue may be dropped; raise as :meth:`drop` does."""
         rows = await asyncio.gather(*(shard.run("queue.stats", ()) for shard in shards))
         if any(row[10] or (not force and any((*row[:4], row[11]))) for row in rows):
             raise _holds_error(queue, force=force)
@@ -98,7 +99,7 @@ class DroppedQueues:
         self, queue: str, raw: bytes, note: Dropped | None, *, force: bool
     ) -> None:
         """
-        Take the name out of the cluster's and note that; without a note nothing is done.
+        Take the name out of the cluster's and note the drop; without a note nothing is done.
 
         Raises: BadArg: it is linked; Full; Stale: other settings are stored.
         """
@@ -116,9 +117,9 @@ class DroppedQueues:
 
     async def drop_topic(self, topic: str) -> int:
         """
-        Drop a topic; its queues stay, with what they hold. Returns how many were linked to it.
+        Drop a topic; its queues stay, with their tasks.
 
-        Raises: NotFound: there is no such topic; StoreDown.
+        Returns how many were linked to it. Raises: NotFound: there is no such topic; StoreDown.
         """
         links = await self._catalog.run_on_names("queue.drop_topic", check_name(topic, "topic"))
         if links is None:
@@ -128,7 +129,7 @@ class DroppedQueues:
 
     async def tend(self) -> None:
         """
-        End what others have left half done, and forget queues that were dropped a day ago.
+        End drops that others left half done, and forget queues that were dropped a day ago.
 
         The leader calls it. Raises: StoreDown.
         """
@@ -146,7 +147,7 @@ class DroppedQueues:
                 log.error("%s was dropped, and is not removed yet: %s", queue, error)
 
     async def _clear(self, queue: str, note: Dropped) -> int:
-        """Remove what the shards hold; returns how many tasks. It may be repeated."""
+        """Remove the tasks in the shards; return how many. It may be repeated."""
         shards = self._catalog.shards_with(
             queue, QueueSettings(shards=note.shards, layout=note.layout)
         )

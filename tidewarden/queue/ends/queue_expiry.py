@@ -20,7 +20,10 @@ log = logging.getLogger("tidewarden.queue")
 
 GAP_S = 10.0  # without a look for so long: this leader is new, or the store was away
 REFUSED_MAX = 8
-"""Queues of one look that could not be dropped, for many were: more would hold up the leader."""
+"""
+The most queues of one look that could not be dropped, because many were: more would hold up the
+leader.
+"""
 TEND_S = 60.0  # how often it is looked for drops that broke off
 
 
@@ -73,7 +76,7 @@ class QueueExpiry:
             await self._dropped.tend()
 
     async def _end(self, queue: str, unused: list[Any] | BaseException) -> None:
-        """End a queue of which each shard said that nobody uses it. Raises: StoreDown."""
+        """End a queue that is in use in none of its shards. Raises: StoreDown."""
         try:
             if isinstance(unused, BaseException):
                 raise unused

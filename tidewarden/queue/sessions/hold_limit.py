@@ -1,7 +1,7 @@
 """
 Bounds how many leases a connection holds by itself.
 
-It forgets those that are over only on the store's word.
+It forgets ended leases only when the store says that they ended.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class HoldLimit:
 
     def _pays(self, session: Session) -> bool:
         """
-        Return whether a look may find something.
+        Return whether a look may find ended leases.
 
         A consumer that is refused and asks again costs the store one look a second.
         """

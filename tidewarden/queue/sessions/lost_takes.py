@@ -1,12 +1,11 @@
 """
 Releases leases that no connection knows of.
 
-The answer of a take was lost with the connection to the store, or what should have given its task
-back. They end here, as releases.
-
-Without this they would last their whole time, and count as attempts. Leases of shared sessions are
-left alone: another node, or a connection yet to come, may know of them. Those of no connection are
-looked at, too: only the process that took them can know of them (:mod:`.unbound`).
+The answer of a take was lost with the connection to the store, or the call that would have given
+its task back. Such leases end here, as releases. Without this they would last their whole time, and
+count as attempts. Leases of shared sessions are left alone: another node, or a connection yet to
+come, may know of them. Those of no connection are looked at, too: only the process that took them
+can know of them (:mod:`.unbound`).
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class LostTakes:
 
     def lost(self, shard: Shard) -> None:
         """
-        Look for leases in this shard: the answer of a take there, or of what gives back, was lost.
+        Look for leases in this shard, where the answer of a take, or of a giving back, was lost.
         """
         if shard in self._looks:
             self._further[shard].set()
@@ -80,8 +79,9 @@ class LostTakes:
 
     async def _look(self, shard: Shard, further: asyncio.Event) -> None:
         """
-        Release what is unknown of what the holder has: at once after each loss, and once more, for
-        the lost call may be run yet.
+        Release the holder's unknown leases at once after each loss, and once more later.
+
+        The lost call may be run yet.
         """
         while True:
             further.clear()
@@ -95,7 +95,7 @@ class LostTakes:
 
     async def _release(self, shard: Shard, holder: str, further: asyncio.Event) -> None:
         """
-        Release what this process holds unknowingly, unless it has registered anew.
+        Release the leases that this process holds unknowingly, unless it has registered anew.
 
         Then it holds nothing any more: the leader ends the former boot's leases.
         """
@@ -130,7 +130,7 @@ class LostTakes:
 
     async def _end(self, shard: Shard, leases: Sequence[tuple[str, int]]) -> int:
         """
-        Release leases that no session knows of; returns how many ran still.
+        Release leases that no session knows of; return how many still ran.
 
         None of them has an ack that was made and is not answered: that would be known.
         """

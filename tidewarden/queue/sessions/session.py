@@ -1,5 +1,5 @@
 """
-Sessions, which own leases.
+Keeps sessions, which own leases.
 
 One is a connection's own by default, or one that several connections share.
 """
@@ -18,17 +18,17 @@ from tidewarden.queue.task import Taken
 
 
 class SessionWait(Protocol):
-    """Is a take or an acquire that waits for its session, and ends with it."""
+    """Declares a take or an acquire that waits under its session, and ends with it."""
 
     @property
     def queues(self) -> Iterable[str]:
         """Return the queues in which it waits."""
 
     def cancel(self) -> None:
-        """End it: the connection has gone."""
+        """End the wait, because the connection has gone."""
 
     def fail(self, error: BaseException) -> None:
-        """End it: the shared session has ended."""
+        """End the wait with an error, because the shared session has ended."""
 
 
 HELD_MAX = 10_000  # leases that one connection may hold by itself: see hold_limit.py
@@ -152,9 +152,7 @@ class Session:
             self.shared.forget_at = max(HELD_MAX, 2 * len(self.held))
 
     def drop(self, queue: str, task_id: str, lease: int) -> Held | None:
-        """
-        Forget a lease that is over; returns what was known of it, ``None``: it was not held here.
-        """
+        """Forget a lease that is over, and return it; ``None``: it was not held here."""
         entry = self.held.get((queue, task_id))
         if entry is None or entry[0] != lease:
             return None

@@ -22,7 +22,7 @@ class SessionCounts:
         self._ends: dict[str, asyncio.TimerHandle] = {}  # of those without a connection here
 
     def check(self, user: str, uuid: str = "") -> None:
-        """Raises: Full: the user may have no further session at this node."""
+        """Check the limit. Raises: Full: the user may have no further session at this node."""
         if uuid not in self._users:
             self._limit.check(user)
 

@@ -75,12 +75,11 @@ class SessionExpiry:
 
     async def end(self, uuid: str, number: int = -1) -> bool:
         """
-        End a session whose grace is over: its leases, as losses, and all that is known of it.
+        End a session whose grace is over: its leases, as losses, and its record.
 
-        Safe to repeat.
-
-        ``number``: the attach number that was given up; a session that was joined since goes on.
-        Whether it ended. Raises: StoreDown: the leader's next look goes on with it.
+        It is safe to repeat. ``number``: the attach number that was given up; a session that was
+        joined since goes on. Returns whether it ended. Raises: StoreDown: the leader's next look
+        goes on with it.
         """
         left_ms, places = await self._records.run("end", uuid, number)
         if left_ms > 0:
@@ -109,7 +108,7 @@ class SessionExpiry:
 
     async def release(self, uuid: str, places: list[Sequence[str]], how: str = "loss") -> int:
         """
-        Release what the session holds in these shards, each a queue and a number; returns how much.
+        Release the session's leases in these shards, each a queue and a number; return how many.
         """
         counts = await asyncio.gather(
             *(self._release_in(uuid, queue, int(index), how) for queue, index in places)
@@ -148,7 +147,7 @@ class SessionExpiry:
 
     async def end_due(self, page_done: Callable[[], object] = bool) -> int:
         """
-        End the sessions whose grace is over and whose node did not live to do it; how many.
+        End the sessions whose grace is over and whose node died before; return how many.
 
         ``page_done`` is called after each of their pages. Raises: StoreDown.
         """

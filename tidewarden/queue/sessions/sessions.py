@@ -1,10 +1,10 @@
 """
-Sessions: who owns leases, and when they end because their owner has gone.
+Opens, shares and ends sessions, which own leases that end when their owner has gone.
 
-A connection is a session by itself: what it holds ends with it. ``SESSION`` makes one that several
+A connection is a session by itself: its leases end with it. ``SESSION`` makes one that several
 connections share, on any node, and that outlives the last of them by its grace. Its record is in
-the store (``lua/session_join.lua``); each attach raises a number there, so that the end of a
-connection, or of a grace, that comes late does nothing.
+the store (``lua/session_join.lua``); each attach raises a number there, so that a late end of a
+connection, or of a grace, does nothing.
 """
 
 from __future__ import annotations
@@ -187,9 +187,9 @@ class Sessions:
 
     async def _unjoin_later(self, wanted: Shared) -> None:
         """
-        Settle whether this node is attached, which is not known.
+        Make sure whether this node is attached, which is not known.
 
-        Attach for certain, and leave unless a connection has joined meanwhile.
+        It attaches for certain, and leaves unless a connection has joined meanwhile.
         """
         while True:
             await sleep(self._clock, LOST_RETRY_S)
@@ -262,9 +262,9 @@ class Sessions:
 
     def entered(self, shared: Shared, shards: Sequence[Shard]) -> bool:
         """
-        Tell whether this node may take for the session from these shards.
+        Return whether this node may take for the session from these shards.
 
-        It is attached, and the record names them.
+        It may if it is attached, and the record names them.
         """
         if shared.lost or shared.holder != self._catalog.holder:
             return False
@@ -273,12 +273,10 @@ class Sessions:
 
     async def enter(self, shared: Shared, shards: Sequence[Shard]) -> None:
         """
-        Note in the record that it takes from these shards.
+        Note in the record that the session takes from these shards.
 
-        A node that was declared dead, and has not registered anew yet, does so within moments: that
-        is waited for.
-
-        Raises: NotFound: it has ended; Stale; StoreDown.
+        A node that was declared dead, and has not registered anew yet, does so within moments,
+        which are waited for. Raises: NotFound: it has ended; Stale; StoreDown.
         """
         places = [f"{shard.queue} {shard.index}" for shard in shards]
         for tries_left in range(ENTER_TRIES, -1, -1):
@@ -340,9 +338,9 @@ class Sessions:
 
     async def stopped(self, uuid: str) -> None:
         """
-        Hear that a session was ended (:meth:`.SessionExpiry.stop`), whoever is in it here.
+        End a session here that :meth:`.SessionExpiry.stop` ended, whichever connections are in it.
 
-        When this returns, the store has done every take of its that was under way here.
+        When this returns, the store has done every take of the session that was under way here.
         """
         shared = self._shared.get(uuid)
         if shared is None:

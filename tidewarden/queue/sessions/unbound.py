@@ -1,8 +1,8 @@
 """
-Sessions of callers that have no connection of their own, such as HTTP requests.
+Keeps the sessions of callers that have no connection of their own, such as HTTP requests.
 
 A lease that such a caller takes ends by its time alone, or with the shared session that the caller
-names. Those without a session stand under a uuid that this process made for the user, which no
+names. Leases without a session stand under a uuid that this process made for the user, which no
 record names: nothing ends with it, and the death of the node changes nothing.
 """
 
@@ -28,7 +28,7 @@ GRACE_MIN_MS = 1000  # less would end a session between two requests
 
 
 class _Attachment:
-    """Is this node's part in a session that requests name."""
+    """Holds this node's part in a session that requests name."""
 
     __slots__ = ("joining", "leaving", "requests", "session")
 
@@ -81,9 +81,9 @@ class UnboundSessions:
 
     async def end(self, user: str, uuid: str) -> None:
         """
-        End a session now: what it holds is ready again.
+        End a session now; its tasks are ready again.
 
-        While requests are under way in it, it ends with them. Raises: NotFound, StoreDown.
+        A session with requests under way ends with them. Raises: NotFound, StoreDown.
         """
         async with self.named(user, uuid) as session:
             await self._sessions.join(session, user, uuid, 0)

@@ -14,7 +14,9 @@ from .call_sequence import END_REFUSED, OVER, PUT_REFUSED, applied
 from .reply_durability import PendingReply, Unconfirmed
 
 WIDTH_OF_END = {"ack": 3, "end": 5}
-"""Arguments of an item, by the verbs that end leases; the first two are id and lease."""
+"""
+The number of an item's arguments, by the verbs that end leases; the first two are id and lease.
+"""
 
 
 class Batch:
@@ -53,7 +55,7 @@ class Batch:
         return [1] * len(self.receivers) if sure else None
 
     def ends(self) -> Iterator[tuple[str, int]]:
-        """List ids and numbers of the leases that it is to end."""
+        """List ids and numbers of the leases that the call is to end."""
         width = WIDTH_OF_END.get(self.verb, 0)
         for at in range(0, len(self.args), width) if width else ():
             yield str(self.args[at]), int(self.args[at + 1])
@@ -76,7 +78,7 @@ class Batch:
 
 
 class CallOwner(Protocol):
-    """Takes in what the replies of its calls say: the shard that sent them."""
+    """Declares what a call needs of its owner, the shard that sent it."""
 
     @property
     def part_refused(self) -> Callable[[str], None]: ...
@@ -138,7 +140,7 @@ class BatchCall:
 
     @property
     def sent_by(self) -> Callable[[StoreConnection], None] | None:
-        """Return the callback that has to know by which connection the call goes."""
+        """Return the callback that hears by which connection the call goes."""
         return None if self.pending is None else self.pending.sent_by
 
     def done(self) -> bool:
@@ -159,7 +161,7 @@ class BatchCall:
         self._shard.send_next()
 
     def _landed(self, result: Any) -> Sequence[Any]:
-        """Pass on what the reply says of the shard; returns each batch's part of it."""
+        """Pass the shard's state in the reply on; return each batch's part of the reply."""
         self.answered = True
         now_ms, next_ms, woke, items = result
         self._shard.on_reply(now_ms, next_ms, bool(woke))
@@ -175,7 +177,7 @@ class BatchCall:
                     yield from ((row[0].decode("utf-8", "surrogateescape"), row[1]) for row in rows)
 
     def ends(self) -> Iterator[tuple[str, int]]:
-        """List ids and numbers of the leases that it is to end."""
+        """List ids and numbers of the leases that the call is to end."""
         for batch in self._batches:
             yield from batch.ends()
 
@@ -197,7 +199,7 @@ class BatchCall:
         self._shard.send_next()
 
     def _tell(self, told: BaseException, parts: Sequence[Any]) -> None:
-        """Tell why it is not known whether these answers last."""
+        """Tell the receivers why it is not known whether these answers last."""
         for batch, part in zip(self._batches, parts, strict=True):
             if isinstance(part, ReplyError):
                 batch.fail(told)
@@ -228,9 +230,9 @@ class BatchCall:
 
     def give_up(self, error: BaseException) -> None:
         """
-        Tell that the call was refused, or why its outcome is unknown.
+        Tell the receivers that the call was refused, or why its outcome is unknown.
 
-        Where it has run, each error has the item's answer, by which what was taken is known.
+        If it has run, each error has the item's answer, by which the taken tasks are known.
         """
         if self.parts is not None and error is self.doubt:
             self._shard.on_error((), error)
@@ -282,7 +284,7 @@ class SingleCall:
 
     @property
     def sent_by(self) -> Callable[[StoreConnection], None] | None:
-        """Return the callback that has to know by which connection the call goes."""
+        """Return the callback that hears by which connection the call goes."""
         return None if self.pending is None else self.pending.sent_by
 
     def set_result(self, result: Any, /) -> None:
@@ -296,7 +298,7 @@ class SingleCall:
             self.deliver(answers)
 
     def heard(self, result: Any, /) -> Any:
-        """Pass on what the reply says of the shard; returns its items."""
+        """Pass the shard's state in the reply on; return the reply's items."""
         now_ms, next_ms, woke, items = result
         self._shard.on_shard_state(now_ms, next_ms, bool(woke))
         if self.in_order:
@@ -304,7 +306,7 @@ class SingleCall:
         return items
 
     def leases(self, _items: Any, /) -> tuple[()]:
-        """Return nothing: no take goes alone."""
+        """Return no leases, because no take goes alone."""
         return ()
 
     def deliver(self, items: Any, /) -> None:
@@ -313,7 +315,7 @@ class SingleCall:
             self._receiver.set_result(items[0] if self._item else items)
 
     def unconfirmed(self, items: Any, error: NoQuorum, /) -> None:
-        """Tell that the answer missed its durability."""
+        """Tell the receiver that the answer missed its durability."""
         fail_reply(self._receiver, Unconfirmed(str(error), items[0] if self._item else items))
 
     def set_exception(self, exception: BaseException, /) -> None:

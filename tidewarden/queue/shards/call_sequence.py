@@ -27,9 +27,9 @@ NUMBERED = frozenset(("queue.put", "queue.ack", "queue.end", "queue.batch"))
 REPEATABLE = frozenset(
     ("queue.touch", "queue.wait", "queue.leases", "queue.lock_acquire", "queue.lock_renew")
 )
-"""Those that may run twice need no number: a lock is acquired under a key."""
+"""The scripts that may run twice and need no number: a lock is acquired under a key."""
 PUT_REFUSED, END_REFUSED = 1, 2
-"""What ``APPLIED`` says of the answers that were given: some put, or some end, was refused."""
+"""The bits by which ``APPLIED`` tells of the former answers: some put, or some end, was refused."""
 
 
 class SequencedCall(Protocol):
@@ -37,21 +37,21 @@ class SequencedCall(Protocol):
 
     name: str
     serial: tuple[int, int] | None
-    """Its stream and its number; None: it has none yet."""
+    """The call's stream and number; None: it has none yet."""
     order: int
-    """Its place among the shard's calls; 0: it was not sent."""
+    """The call's place among the shard's calls; 0: it was not sent."""
     until: float
-    """It is sent again until then (the loop's time); 0: it has not failed."""
+    """Until when the call is sent again (the loop's time); 0: it has not failed."""
     doubt: BaseException | None
     """Why its outcome is unknown; None: it is known not to have run."""
     parts: Sequence[Any] | None
-    """The answers that were given, where it ran, and may have been lost since."""
+    """The answers of a call that ran, although its writes may have been lost since."""
 
     def leases(self, parts: Sequence[Any], /) -> Iterator[tuple[str, int]]:
         """List ids and lease numbers of the tasks taken."""
 
     def ends(self) -> Iterator[tuple[str, int]]:
-        """List ids and numbers of the leases that it is to end."""
+        """List ids and numbers of the leases that the call is to end."""
 
 
 class Sender(Protocol):
@@ -59,20 +59,20 @@ class Sender(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Tell whether no batch is under way."""
+        """Return whether no batch is under way."""
 
     @property
     def retired(self) -> bool:
-        """Tell whether the queue was resharded since."""
+        """Return whether the queue was resharded since."""
 
     def send_again(self, call: Any) -> None:
         """Send a call that was sent before."""
 
     def give_up(self, call: Any, error: BaseException) -> None:
-        """Tell that a call is not sent again."""
+        """Note that a call is not sent again."""
 
     def send_next(self) -> None:
-        """Send what has waited."""
+        """Send the items that have waited."""
 
 
 class CallSequence:
@@ -98,7 +98,7 @@ class CallSequence:
 
     @property
     def repeats(self) -> bool:
-        """Tell whether calls are to be sent again."""
+        """Return whether calls are to be sent again."""
         return bool(self._again)
 
     def leases(self) -> Iterator[tuple[str, int]]:
@@ -109,7 +109,7 @@ class CallSequence:
                 yield from call.leases(call.parts)
 
     def begun(self, call: SequencedCall) -> str:
-        """Return what stands behind the caller's name in ``call``, which is sent now."""
+        """Return the argument behind the caller's name for ``call``, which is sent now."""
         self._under[call] = None
         if not call.order:
             self._order += 1
@@ -124,7 +124,7 @@ class CallSequence:
         return f"#{call.serial[0]}.{call.serial[1]}"
 
     def ended(self, call: SequencedCall) -> None:
-        """Note that its caller knows what became of ``call``."""
+        """Note that the caller of ``call`` knows its outcome."""
         self._under.pop(call, None)
         if self._again:
             self.go_on()
@@ -163,9 +163,9 @@ class CallSequence:
         self, call: SequencedCall, error: BaseException, parts: Sequence[Any] | None = None
     ) -> BaseException | None:
         """
-        Take ``call`` back, to send it again; else return the error that its caller is told.
+        Take ``call`` back, to send it again; else return the error for its caller.
 
-        ``parts``: its answers, where it ran and its writes may be lost.
+        ``parts``: its answers, if it ran and its writes may be lost.
         """
         now = asyncio.get_running_loop().time()
         if not call.order:
@@ -199,7 +199,9 @@ class CallSequence:
         return True
 
     def _refused_for_now(self, error: BaseException) -> bool:
-        """Tell whether the server did nothing for now; if so, wait before a call is sent again."""
+        """
+        Return whether the server did nothing for now; if so, wait before a call is sent again.
+        """
         now = refused_for_now(error)
         if now and self._pause is None:
             self._pause = asyncio.get_running_loop().call_later(AGAIN_S, self._pause_over)
@@ -226,11 +228,11 @@ STREAMS = Streams()
 
 
 def is_gap(error: BaseException) -> bool:
-    """Tell whether a call was refused because the one before it had not run."""
+    """Return whether a call was refused because the one before it had not run."""
     return type(error) is Error and str(error).startswith("GAP ")
 
 
 def applied(error: BaseException) -> int | None:
-    """Return what a refusal says of the answers of a call that had run before; None: it had not."""
+    """Return the bits by which a refusal tells of a call's former answers; None: it had not run."""
     word, _, rest = str(error).partition(" ")
     return int(rest) if word == "APPLIED" and type(error) is Error else None

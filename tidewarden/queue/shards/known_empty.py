@@ -10,7 +10,7 @@ BARE_S = 5.0
 
 
 class Wakeable(Protocol):
-    """Says of a shard how often it was woken, and whether anything is due there."""
+    """Declares a shard's number of wake-ups, and whether an event is due there."""
 
     @property
     def wakes(self) -> int: ...
@@ -22,7 +22,7 @@ class Wakeable(Protocol):
 
 
 class KnownEmpty:
-    """Remembers of one shard that a take left nothing there."""
+    """Remembers that a take left nothing ready in one shard."""
 
     __slots__ = ("_holder", "_told", "_until", "_wakes")
 
@@ -48,14 +48,16 @@ class KnownEmpty:
             )
 
     def dry(self, shard: Wakeable) -> bool:
-        """Tell whether no task is known to be ready since then; another node may know better."""
+        """
+        Return whether no task is known to have become ready since; another node may know better.
+        """
         return self._wakes == shard.wakes
 
     def holds(self, shard: Wakeable) -> bool:
         """
-        Tell whether another take would find nothing, either.
+        Return whether another take would find nothing, either.
 
-        Nothing has become ready since then, and nothing is due yet.
+        Then no task has become ready since, and none is due yet.
         """
         if not self._told or self._wakes != shard.wakes or self._holder != shard.holder():
             return False

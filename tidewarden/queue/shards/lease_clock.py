@@ -31,14 +31,18 @@ class LeaseClock:
 
     def known_ms(self) -> int:
         """
-        Return where the lease clock stands now, or a little less; 0: not known.
+        Return the time of the lease clock now, or a little less; 0: not known.
 
-        The result is never more than that.
+        It is never more than that.
         """
         return 0 if self._ahead_ms is None else int(self._monotonic() * 1000) + self._ahead_ms
 
     def stamp(self, layout: str) -> str | int:
-        """Return what tells scripts (see ``lua/shared/record.lua``); ``layout`` comes last."""
+        """
+        Return the argument by which scripts know the clock (see ``lua/shared/record.lua``).
+
+        ``layout`` comes last.
+        """
         ahead_ms = self._ahead_ms
         # Every call of every script comes by here.
         if not (self.steps or layout or ahead_ms is None):

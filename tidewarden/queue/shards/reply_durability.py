@@ -1,8 +1,7 @@
 """
 Holds back the answers of a queue that wants more than the primary's word.
 
-What a script's reply says of its shard counts at once. Its answers are handed out once they are
-firm.
+The shard's state in a script's reply counts at once. The answers are handed out once they are firm.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tidewarden.store.durability.set_commit import Flight, SetCommit
 
 
 class Unconfirmed(NoQuorum):
-    """Tells that an answer missed its durability; ``item`` is that answer."""
+    """Says that an answer missed its durability; ``item`` is that answer."""
 
     def __init__(self, message: str, item: Any) -> None:
         super().__init__(message)
@@ -37,7 +36,7 @@ class Landing(Protocol):
         """Hand out the answers, which may be relied on."""
 
     def unconfirmed(self, answers: Any, error: NoQuorum, /) -> None:
-        """Tell that the answers may not be relied on."""
+        """Report that the answers may not be relied on."""
 
 
 class PendingReply:
@@ -69,7 +68,7 @@ class PendingReply:
         self._answers: Any = None
 
     def hold(self, answers: Any) -> None:
-        """Hold back what the script answered, which has run at the primary."""
+        """Hold the script's answers back; it has run at the primary."""
         self._answers = answers
         self._waiting[self] = None
         self._add(self._ground, self)
@@ -97,8 +96,8 @@ class DurabilityGate:
     """
     Passes a shard's answers on, by the durability in the header of the script.
 
-    ``commit`` is for answers of the queue; ``system`` for what must not be lost, whatever the queue
-    whose shard has it.
+    ``commit`` is for answers of the queue; ``system`` for answers that must not be lost, whatever
+    the durability of the queue in whose shard they are.
     """
 
     __slots__ = ("_waiting", "commit", "system")
@@ -110,7 +109,7 @@ class DurabilityGate:
 
     @property
     def flies(self) -> bool:
-        """Tell whether calls go with their confirmation, where a lane is free."""
+        """Return whether calls go with their confirmation, if a lane is free."""
         return isinstance(self.commit, SetCommit)
 
     def flight(self, durability: str) -> Flight | None:
@@ -124,11 +123,10 @@ class DurabilityGate:
         self, durability: str, landing: Landing, flight: Flight | None = None
     ) -> PendingReply | None:
         """
-        Return what holds back the answers of a script of that durability; None: nothing has to.
+        Return what holds back the answers of a script of that durability; None: no part has to.
 
-        Call it just before the script is sent, by ``flight`` where there is one.
-
-        Raises: NoQuorum: the durability cannot be had here at all; nothing is to be sent.
+        Call it just before the script is sent, by ``flight`` where there is one. Raises: NoQuorum:
+        the durability cannot be had here at all; nothing is to be sent.
         """
         if durability == "none":
             return None

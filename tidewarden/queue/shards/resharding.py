@@ -1,7 +1,7 @@
 """
 Handles a request that reached a shard of a queue that was resharded since.
 
-The module says what the refusal means, and repeats the request.
+The module interprets the refusal, and repeats the request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WORD = "RECUT"  # a script refuses so: `RECUT layout message`
 
 class Resharded(Stale):
     """
-    Tells that the queue was resharded since this node read its settings; nothing was changed.
+    Says that the queue was resharded since this node read its settings; nothing was changed.
 
     ``layout`` is the shard's.
     """
@@ -31,7 +31,7 @@ class Resharded(Stale):
 
 
 def resharded_error(queue: str, error: BaseException) -> BaseException:
-    """Return what a script's error means: :class:`Resharded` where it says so, else itself."""
+    """Return :class:`Resharded` if a script's error says so, else the error itself."""
     word, _, rest = str(error).partition(" ")
     return (
         Resharded(queue, int(rest.partition(" ")[0]))
@@ -41,7 +41,7 @@ def resharded_error(queue: str, error: BaseException) -> BaseException:
 
 
 class Target(Protocol):
-    """Is a shard of the queue's present layout."""
+    """Declares a shard of the queue's present layout."""
 
     def repeat(self, name: str, item: Sequence[Arg], receiver: ReplySink) -> None:
         """

@@ -174,7 +174,7 @@ class Shard:
         self, name: str, args: Sequence[Arg], now_ms: int = 0, *, final: bool = False
     ) -> asyncio.Future[Any]:
         """
-        Run any script of this shard by itself, after what is batched so far.
+        Run any script of this shard by itself, after the items that are batched so far.
 
         Where a newer layout of the queue refuses it, its error comes after the settings were read;
         ``final``: the error comes at once, for a caller that reads the settings.
@@ -241,9 +241,9 @@ class Shard:
 
     def _flush(self) -> None:
         """
-        Send what has gathered, at the end of a turn of the loop.
+        Send the gathered items, at the end of a turn of the loop.
 
-        While a call is under way its answer sends what gathers until then.
+        While a call is under way its answer sends the items that gather until then.
         """
         self._scheduled = False
         if self._batches and self._may_send:
@@ -251,7 +251,7 @@ class Shard:
 
     @property
     def _may_send(self) -> bool:
-        """Tell whether a batch may go without the answer of one before it."""
+        """Return whether a batch may go without the answer of one before it."""
         if self._repeats:
             return False
         if self._flying == 0:
@@ -299,7 +299,7 @@ class Shard:
         self._call(name, args, BatchCall(self, name, args, batches))
 
     def on_reply(self, now_ms: int, next_ms: int, woke: bool) -> None:
-        """Note how a call of batches was answered."""
+        """Note the answer to a call of batches."""
         self._flying -= 1
         self.on_shard_state(now_ms, next_ms, woke=False)
         if woke:
@@ -330,12 +330,14 @@ class Shard:
                     self.lost_take()
 
     def lost_take(self) -> None:
-        """Tell that the shard may have a lease whose holder does not know of it."""
+        """Report that the shard may have a lease whose holder does not know of it."""
         if self._on_lost is not None:
             self._on_lost(self)
 
     def send_next(self) -> None:
-        """Try the waiting takes after an answer, and send what has gathered meanwhile."""
+        """
+        Try the waiting takes after an answer, and send the items that have gathered meanwhile.
+        """
         if self._woken:
             self._woken = False
             if self.parked:
@@ -351,18 +353,18 @@ class Shard:
 
     @property
     def idle(self) -> bool:
-        """Tell whether no batch is under way, except for batches that wait behind other calls."""
+        """Return whether no batch is under way, except for batches that wait behind other calls."""
         waiting = [one for _, _, one, _ in self._behind if type(one) is BatchCall and not one.order]
         return self._flying == len(waiting)
 
     @property
     def _repeats(self) -> bool:
-        """Tell whether calls are to be sent again, for which every new call waits."""
+        """Return whether calls are to be sent again, for which every new call waits."""
         return self._sequence is not None and self._sequence.repeats
 
     @property
     def retired(self) -> bool:
-        """Tell whether the queue is resharded."""
+        """Return whether the queue is resharded."""
         return self._retired
 
     def takes_back(
@@ -383,7 +385,7 @@ class Shard:
         self._call(call.name, call.args, call)
 
     def give_up(self, call: BatchCall, error: BaseException) -> None:
-        """Tell that a call is not sent again."""
+        """Note that a call is not sent again."""
         self._flying += 1
         call.give_up(error)
 
@@ -406,7 +408,7 @@ class Shard:
 
     @property
     def flies(self) -> bool:
-        """Tell whether calls are under way that may run after a call that the link sends now."""
+        """Return whether calls are under way that may run after a call that the link sends now."""
         return self._flight is not None
 
     def sent(self) -> None:
@@ -418,7 +420,7 @@ class Shard:
         self._unanswered += 1
 
     def answered(self) -> None:
-        """Note the answer of such a call, or its end; send what had to stay behind it."""
+        """Note the answer of such a call, or its end; send the calls that had to stay behind it."""
         self._unanswered -= 1
         if self._unanswered == 0:
             self._flight = None
@@ -589,7 +591,7 @@ class Shard:
         self.wake()
 
     def due_by(self, at: float) -> bool:
-        """Tell whether an event is known to come by then (the loop's time)."""
+        """Return whether an event is known to come by ``at`` (the loop's time)."""
         return any(event is not None and event <= at for event in (self._next_at, self._told_at))
 
     def park(self, waiter: Waiter) -> None:

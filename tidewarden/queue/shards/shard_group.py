@@ -18,13 +18,15 @@ from .shard import Shard
 
 TOGETHER = 32
 """
-Shards from which on a call takes in no further queue: each takes some 50 µs of the store's time.
+A call with so many shards takes in no further queue: each costs some 50 µs of the store's time.
 """
 
 Kind = tuple[str, tuple[Arg, ...], str]
-"""What may go in one call: a script, its arguments, and the layout of the shards."""
+"""
+The requests that may go in one call have the same: a script, its arguments, the shards' layout.
+"""
 Asked = tuple[Sequence[Shard], asyncio.Future[list[Any]]]
-"""Shards of one queue, and who waits for their items."""
+"""The shards of one queue, and the future of their items."""
 
 
 class ShardGroup:

@@ -77,12 +77,11 @@ class ShardScripts:
         self, link: StoreClient, name: str, queue: str, shard: int, args: Sequence[Arg]
     ) -> Any:
         """
-        Return the items of a script that reads, once they may be shown to somebody.
+        Return the items of a script that reads, once they may be shown.
 
-        Whoever reads so later is shown nothing older, see :meth:`Durability.shown`. Where another
-        server takes over meanwhile, it is read again. It runs on another connection.
-
-        Raises: NoQuorum: nothing may be shown now; what :meth:`run` raises.
+        A later reader is shown nothing older, see :meth:`Durability.shown`. If another server takes
+        over meanwhile, they are read again. It runs on another connection. Raises: NoQuorum:
+        nothing may be shown now; what :meth:`run` raises.
         """
         await self._catalog.open(queue)
         for _ in range(READS_MAX - 1):
@@ -129,7 +128,7 @@ class ShardScripts:
 
     async def delays(self, queue: str) -> list[int]:
         """
-        Return in how many ms the next event comes in each shard; -1: none.
+        Return in how many ms the next event comes in each shard; -1: none does.
 
         The shard's record says so, and every script keeps it true. The result is 0 on several
         servers, which have a clock each, and where a record cannot be read. Raises: StoreDown;

@@ -20,7 +20,7 @@ NOT_EMPTY = b"NOTEMPTY"
 OTHER_LANES = 2
 
 Lease = tuple[int, int]
-"""A lease number as a shard's record has it: its ``view`` and its ``n``."""
+"""A lease number in the form of a shard's record: its ``view`` and its ``n``."""
 Closing = Literal["layout", "same_layout", "last_layout", "unused_layout"]
 RunAll = Callable[[Sequence[Shard], str, Sequence[Arg]], Awaitable[list[Any]]]
 

@@ -32,28 +32,26 @@ class Waiter(Protocol):
 
     @property
     def free(self) -> bool:
-        """Tell whether it can be tried: nothing of it is under way, and it has not ended."""
+        """Return whether the take can be tried: it has no question under way, and has not ended."""
 
     def try_shard(self, shard: Shard, tries: Tries, *, more: bool) -> None:
         """
-        Take from ``shard`` now, and tell ``tries`` what became of it.
-
-        ``more``: further takes wait there.
+        Take from ``shard`` now, and tell ``tries`` the outcome. ``more``: further takes wait there.
         """
 
     def try_later(self, shard: Shard) -> None:
         """Take from ``shard`` once it is not busy any more, unless it has ended then."""
 
     def stop_waiting(self) -> None:
-        """End with the tasks that it has."""
+        """End the take with the tasks that it has."""
 
     def fail(self, error: BaseException) -> None:
-        """End with the error."""
+        """End the take with the error."""
 
 
 class Tries(Protocol):
     """
-    Takes in what became of tries.
+    Hears of the outcomes of tries.
 
     ``along``: the tries go with others' puts, whose failure is not theirs.
     """
@@ -61,7 +59,7 @@ class Tries(Protocol):
     along: bool
 
     def tried(self, waiter: Waiter, found: bool | None) -> None:
-        """Note whether ``waiter`` has found something; None: its try failed."""
+        """Note whether ``waiter`` has found a task; None: its try failed."""
 
 
 class Waitlist:
@@ -102,7 +100,7 @@ class Waitlist:
 
     def wake(self) -> None:
         """
-        Begin a round, because something may be ready.
+        Begin a round, because tasks may be ready.
 
         A round under way sees at its end that the shard has been woken.
         """
@@ -194,9 +192,9 @@ class Waitlist:
 
 class _Along:
     """
-    Takes in what became of tries that went along with puts.
+    Hears of the outcomes of tries that went along with puts.
 
-    ``pays``: whether the latest try found something, or there was a wake-up since.
+    ``pays``: whether the latest try found a task, or there was a wake-up since.
     """
 
     along = True

@@ -1,5 +1,5 @@
 """
-Puts that wait for room in a queue with a capacity.
+Keeps puts that wait for room in a queue with a capacity.
 
 They wait in the order they came, and removals wake them.
 """
@@ -33,7 +33,7 @@ class CapacityWait:
 
     async def put(self, queue: str, task: TaskSpec, wait_ms: int) -> str:
         """
-        Put a task, waiting at most ``wait_ms`` for room when the queue is at its capacity; its id.
+        Put a task, waiting at most ``wait_ms`` for room if the queue is full; return its id.
 
         Raises: what a put does; Full: there was no room in time, or too many wait on this node;
         Draining.
@@ -82,5 +82,5 @@ class CapacityWait:
         self.lines.wake_all()
 
     def end_waits(self) -> None:
-        """Refuse every waiting put: the node goes down."""
+        """Refuse every waiting put, because the node goes down."""
         self.lines.end_waits()

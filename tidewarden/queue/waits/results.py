@@ -1,4 +1,4 @@
-"""How tasks end, for callers that wait for it."""
+"""Tells callers that wait for a task how it ends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Results:
 
     def unlisten(self, place: tuple[str, str], nudge: asyncio.Event, *, noted: bool) -> None:
         """
-        Set it no more.
+        Stop setting ``nudge``.
 
         ``noted``: this node may be noted; when no wait is left here, it is so no longer.
         """
@@ -122,7 +122,7 @@ class Results:
             self.nudge(place)
 
     def end_waits(self) -> None:
-        """End every wait: the node goes down."""
+        """End every wait, because the node goes down."""
         self._over = True
         self.nudge_all()
 

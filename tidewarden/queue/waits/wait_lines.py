@@ -1,10 +1,10 @@
 """
-Lines of waiters, one for each place.
+Keeps lines of waiters, one for each place.
 
 The first of a line asks the store, the next when it is through. Puts wait in lines for room
-(``capacity_wait.py``), acquires for a lock (``queue/locks.py``). Takes do not: several are tried
-at once, and they go along with puts (``shards/waitlist.py``, on the path of every take). Waits
-for the ends of tasks have no order, since one end answers all of them (``results.py``).
+(``capacity_wait.py``), acquires for a lock (``queue/locks.py``). Takes do not: several are tried at
+once, and they go along with puts (``shards/waitlist.py``, on the path of every take). Waits for the
+ends of tasks have no order, since one end answers all of them (``results.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Place = TypeVar("Place", bound=Hashable)
 
 
 async def woken(event: asyncio.Event, at: float) -> bool:
-    """Wait until ``event`` is set, or the loop's time is ``at``; whether it was set."""
+    """Wait until ``event`` is set, or the loop's time is ``at``; return whether it was set."""
     try:
         async with asyncio.timeout_at(at):
             await event.wait()
@@ -54,9 +54,7 @@ class Turn:
 
     def begin(self) -> None:
         """
-        Begin to ask: a message that comes with the answer wakes it anew.
-
-        Raises: Draining.
+        Begin to ask; a message that comes with the answer wakes the waiter anew. Raises: Draining.
         """
         self._drain.check()
         self.event.clear()
@@ -97,7 +95,7 @@ class WaitLines(Generic[Place]):
         return place in self.by_place
 
     def wake(self, place: Place) -> None:
-        """Let the first of the line ask, because what it waits for may have come."""
+        """Let the first of the line ask, because the event that it waits for may have come."""
         line = self.by_place.get(place)
         if line:
             next(iter(line)).event.set()
@@ -108,7 +106,7 @@ class WaitLines(Generic[Place]):
             self.wake(place)
 
     def end_waits(self) -> None:
-        """Wake every waiter, because the node drains: all are refused."""
+        """Wake and refuse every waiter, because the node drains."""
         for line in self.by_place.values():
             for turn in line:
                 turn.event.set()

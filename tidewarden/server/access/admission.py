@@ -1,9 +1,9 @@
 """
-Bounds what peers that are not let in yet may use up at a node's doors, each and together.
+Bounds the cost of peers that are not let in yet at a node's doors, each and together.
 
 Their processor time is measured where their bytes are read and charged to two budgets, a peer's own
-and that of all. Who has used up his is not read for a while, whatever it was that he sent. What a
-peer used up before it was let in is given back: a thousand users who come at once are not
+and that of all. A peer that has used its budget up is not read for a while, whatever it sent. The
+cost of a peer before it was let in is given back: a thousand users who come at once are not
 strangers, and do not wait for one another.
 """
 
@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Any
 
-from tidewarden.budget import Budget
 from tidewarden.clock import Clock
 from tidewarden.config.addresses import client_network
+from tidewarden.cpu_budget import CpuBudget
 
 SHARE = 0.05  # of a core, for all of them
 # what is measured is half of the hundredth that one may cost: the kernel has its part
@@ -47,9 +47,10 @@ READ_AGAIN_S = 0.000_1  # the least that is thought to become of reading somebod
 
 class UnauthenticatedPeer:
     """
-    Bounds what one peer costs until it is let in, or goes. ``over``: that has happened.
+    Bounds the cost of one peer until it is let in, or goes.
 
-    It is read while neither its budget nor its protocol (:meth:`pause_reading`) is against it.
+    ``over``: that has happened. It is read while neither its budget nor its protocol
+    (:meth:`pause_reading`) is against it.
     """
 
     __slots__ = (
@@ -71,7 +72,7 @@ class UnauthenticatedPeer:
 
     def __init__(self, admission: AdmissionControl, door: object, peer: str) -> None:
         self._admission = admission
-        self._budget = Budget(SHARE_EACH, BURST_EACH_S)
+        self._budget = CpuBudget(SHARE_EACH, BURST_EACH_S)
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._inner: Any = None
@@ -79,7 +80,7 @@ class UnauthenticatedPeer:
         self._unwanted = False
         self.door = door
         self.farewell = b""
-        """What it is told when it is sent away."""
+        """The bytes that it is told when it is sent away."""
         self.peer = peer
         self.host = client_network(peer)
         self.since = admission.clock.monotonic()
@@ -91,7 +92,7 @@ class UnauthenticatedPeer:
         self._transport, self._inner = transport, inner
 
     def run(self, work: Callable[[Any], object], argument: Any) -> None:
-        """Do something for it that it pays for."""
+        """Do work for the peer, which pays for it."""
         meter = self._admission.meter
         began = meter()
         try:
@@ -123,7 +124,7 @@ class UnauthenticatedPeer:
         return self.spent_s < LOGIN_COST_S and now - self.since < GRACE_S
 
     def hold(self, now: float) -> None:
-        """Read nothing of it until there is budget for it."""
+        """Read nothing of the peer until there is budget for it."""
         if self._held or self._transport is None:
             return
         self._held = True
@@ -143,7 +144,7 @@ class UnauthenticatedPeer:
             self._turn(False, not self._held)
 
     def release(self) -> None:
-        """Read it again."""
+        """Read the peer again."""
         if self._held:
             self._held = False
             self._admission.reads(self)
@@ -151,7 +152,7 @@ class UnauthenticatedPeer:
 
     def authenticated(self) -> None:
         """
-        Note that the peer is a user now, who pays for what it cost.
+        Note that the peer is a user now, who pays for its former cost.
 
         Its protocol is given its bytes as they come.
         """
@@ -184,7 +185,7 @@ class UnauthenticatedPeer:
         return any(unread)
 
     def evict(self) -> None:
-        """Send it away, so that others may come."""
+        """Send the peer away, so that others may come."""
         transport = self._transport
         self.gone()
         if transport is not None and self.farewell and transport.can_write_eof():  # Not by TLS.
@@ -201,7 +202,7 @@ class UnauthenticatedPeer:
         self._admission.forget(self)
 
     def _wait(self, now: float) -> None:
-        """Wait for its own budget, and then in turn with others for that of all."""
+        """Wait for the peer's own budget, and then in turn with others for that of all."""
         self._timer = None
         if self.over:
             return
@@ -241,7 +242,7 @@ class AdmissionControl:
     ) -> None:
         self.clock = clock
         self.meter = meter
-        self.budget = Budget(share, BURST_S)
+        self.budget = CpuBudget(share, BURST_S)
         self.held_total = 0  # times that one was not read for a while
         self.evicted_total = 0  # those that others came after
         self.on_room: set[Callable[[], None]] = set()
@@ -271,9 +272,8 @@ class AdmissionControl:
         """
         Return for how many seconds no peer should be accepted; 0 means that there is room.
 
-        It is 0, too, after a peer was closed to make room.
-
-        Until then who comes stays in the kernel's queue, which costs nothing.
+        It is 0, too, after a peer was closed to make room. Until then new peers stay in the
+        kernel's queue, which costs nothing.
         """
         now = self.clock.monotonic()
         if wait_s := self.budget.wait_s(now):
@@ -331,10 +331,10 @@ class AdmissionControl:
 
     def hold_all(self, now: float) -> None:
         """
-        Read no stranger for now: the budget is used up.
+        Read no stranger for now, because the budget is used up.
 
-        A thousand peers that were quiet and ask all at once would else be read once each before one
-        of them is held back, and use up what is there for minutes, for which no user could come in.
+        A thousand quiet peers that ask all at once would else be read once each before one of them
+        is held back, and use the budget up for minutes, in which no user could come in.
         """
         if now - self._held_all_at < HOLD_EVERY_S:
             return
@@ -354,7 +354,7 @@ class AdmissionControl:
         self._read[unauthenticated] = None
 
     def give_back(self, cost_s: float) -> None:
-        """Give back what a user had to pay: peers that wait for the budget are read sooner."""
+        """Give back the cost of a user: peers that wait for the budget are read sooner."""
         self.budget.give_back(cost_s)
         if (
             self._timer is not None
@@ -371,7 +371,7 @@ class AdmissionControl:
 
     def _release(self) -> None:
         """
-        Read again as many peers that wait as the budget is likely to bear, the first ones first.
+        Read as many waiting peers again as the budget is likely to bear, the first ones first.
         """
         self._timer = None
         left_s = self.budget.left_s(self.clock.monotonic()) - KEPT_S

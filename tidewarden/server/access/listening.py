@@ -1,9 +1,8 @@
 """
-The sockets of a port: accepts peers while admission control has room.
+Listens on the sockets of a port, and accepts peers while admission control has room.
 
-Bytes of unauthenticated peers are read in small pieces.
-
-A loop's own server accepts whatever comes, and reads a quarter of a megabyte of each at a time.
+Bytes of unauthenticated peers are read in small pieces. A loop's own server accepts every peer, and
+reads a quarter of a megabyte of each at a time.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class Listener:
         return int(self._sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Listen no more. A peer that was accepted already stays."""
+        """Stop listening. A peer that was accepted already stays."""
         self._pause()
         if self._again is not None:
             self._again.cancel()

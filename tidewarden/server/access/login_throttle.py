@@ -37,7 +37,7 @@ class ThrottledHost:
 
     @property
     def crowded(self) -> bool:
-        """Return whether so many answers are held back that nothing more is checked."""
+        """Return whether so many answers are held back that no further login is checked."""
         return self.held_back >= HELD_BACK_MAX
 
     def fail(self, now: float, attempt: bytes) -> int:

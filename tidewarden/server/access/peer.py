@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and what it may use."""
+"""Knows who is at the other end of a connection, and what it may use."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ class Peer:
 
     @staticmethod
     def refuse() -> NoReturn:
-        """Raises: NoAuth: whatever it asks for, it has to say first who it is."""
+        """
+        Refuse a request. Raises: NoAuth: the peer has to authenticate first, whatever it asks for.
+        """
         raise NoAuth("Authentication required: send AUTH user secret.")
 
 
@@ -105,7 +107,7 @@ def denied(what: str, right: str, user: str) -> Denied:
 
 def ask_after(listening: Iterable[object]) -> None:
     """
-    Have the kernel find out whose host is gone.
+    Have the kernel find out which peers' hosts are gone.
 
     Each connection accepted from these sockets inherits that.
     """

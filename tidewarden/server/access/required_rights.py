@@ -1,9 +1,9 @@
 """
-Permissions of verbs and routes: which rights a request needs.
+Declares the permissions of verbs and routes: which rights a request needs.
 
 Each verb names its permission in its row of the command table, and each HTTP route the verb whose
 permission it shares. Answers that list things (``Q.LIST``, ``L.LIST``, ``S.LIST``, ``/metrics``)
-need no right and show each user what it may see. Those that list accounts (``T.LIST``) likewise,
+need no right and show each user what it may see. Those that list accounts (``T.LIST``) do the same,
 but need a right to any account there may be.
 """
 
@@ -55,9 +55,9 @@ class Permission:
 
 
 OPEN = Permission("open")
-"""Everybody may, before any login."""
+"""Everybody may use it, before any login."""
 LOGIN = Permission("login")
-"""Everybody who was let in may: the answer shows each user its own part, or is for all."""
+"""Everybody who was let in may use it: the answer shows each user its own part, or is for all."""
 
 
 def on(words: tuple[str, ...], *positions: int) -> Permission:
@@ -107,9 +107,7 @@ def some_as_user(*words: str) -> Permission:
 
 
 def name_of(argument: bytes) -> str:
-    """
-    Return a name as rights know it; one that is no UTF-8 matches as little as the handler takes it.
-    """
+    """Return a name in the form of rights; a name that is no UTF-8 matches no right."""
     return argument.decode("utf-8", "backslashreplace")
 
 

@@ -1,5 +1,5 @@
 """
-The TLS handshakes of a door: bounded in time and number, and one that fails is told of.
+Makes the TLS handshakes of a door: bounded in time and number, and a failed one is logged.
 
 A loop's own ``create_server(ssl=…)`` does neither: a peer that never begins its handshake counts
 for no limit, and one that fails (plain bytes, TLS 1.1, a client that does not trust the

@@ -1,5 +1,5 @@
 """
-Users authenticate at both doors, and their rights say what they may do.
+Authenticates users at both doors, and knows their rights.
 
 Secrets are checked slowly on purpose and never in the loop's thread.
 """
@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tidewarden.budget import Budget
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import User, check_secret
 from tidewarden.config.rights import Rights
 from tidewarden.config.secret import quick_hash
+from tidewarden.cpu_budget import CpuBudget
 from tidewarden.errors import Denied, WrongPass
 from tidewarden.log import OncePer
 
@@ -28,14 +28,14 @@ log = logging.getLogger("tidewarden.server")
 
 FAILURE_DELAY_S = 0.25
 """
-What a host's first wrong secret costs it; each other one twice as much, up to five seconds. Nobody
-else waits.
+The delay after a host's first wrong secret; each further one costs twice as much, up to five
+seconds. No other host waits.
 """
 CHECKS_AT_ONCE = 2
 STRETCHING_SHARE = 0.02
 """
-Of a core, for stretching passwords that turn out to be wrong; right ones cost as much and are not
-counted.
+The share of a core for stretching passwords that turn out to be wrong; right ones cost as much and
+are not counted.
 """
 STRETCHING_BURST_S = 2.0
 STRETCH_S = 0.06  # what one takes, about
@@ -49,7 +49,7 @@ def is_slow(secret_hash: str) -> bool:
 
 
 def _unheard(user: str, peer: str, message: str) -> None:
-    """Ignore a denial, where no part listens."""
+    """Ignore a denial, because no part listens."""
 
 
 class Users:
@@ -74,10 +74,10 @@ class Users:
         self._key = os.urandom(32)
         self._threads = ThreadPoolExecutor(CHECKS_AT_ONCE, thread_name_prefix="tidewarden-auth")
         self.on_denied: Callable[[str, str, str], None] = _unheard
-        """Is told the user, the peer and the message of each refusal."""
+        """Hears of the user, the peer and the message of each refusal."""
         self._denials_said: dict[str, OncePer] = {}
         self._penalties = LoginThrottle(clock)
-        self._stretching = Budget(STRETCHING_SHARE, STRETCHING_BURST_S)
+        self._stretching = CpuBudget(STRETCHING_SHARE, STRETCHING_BURST_S)
         self.failures_total = 0
         self.denied_total: Counter[str] = Counter()
         # whom they called themselves, and who they are
@@ -128,11 +128,11 @@ class Users:
         return found
 
     def written(self, name: str) -> tuple[str, ...]:
-        """Return a user's rights as the configuration has them; of no user: none."""
+        """Return a user's rights as the configuration has them; without a user, none."""
         return tuple(self._written.get(name, ()))
 
     def secret_hash(self, name: str) -> str:
-        """Return what the configuration has of a user's secret; empty: there is no such user."""
+        """Return the configured form of a user's secret; empty: there is no such user."""
         return self._hashes.get(name, "")
 
     def deny(self, user: str, peer: str, error: Denied) -> None:

@@ -1,13 +1,11 @@
 """
-The audit log: two bounded streams of the store, which all nodes of a cluster write and read.
+Keeps the audit log: two bounded streams of the store, which all nodes of a cluster share.
 
-What changed something is written at once, reads of tokens and denied requests a window at a time:
-a read costs no write of its own. So is what a user repeats: of a verb with one outcome the first
-few of a window stand alone, the others in one entry. What a node has noted and not written yet is
-lost when it dies.
-
-Each stream has a share for each user: where it is full, the user with the most entries loses its
-oldest (``lua/add.lua``).
+Changes are written at once, reads of tokens and denied requests a window at a time: a read costs no
+write of its own. So are the requests that a user repeats: of a verb with one outcome the first few
+of a window stand alone, the others in one entry. Entries that a node has noted and not written yet
+are lost when it dies. Each stream has a share for each user: if it is full, the user with the most
+entries loses its oldest (``lua/add.lua``).
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ GROUPS_MAX = 50  # of accounts that were changed, by user, peer, verb and outcom
 USERS_MAX = 10_000
 COUNT_MAX = 1000
 RELOAD = "SIGHUP"
-"""The action of what a node took over from its files."""
+"""The action of changes that a node took over from its files."""
 NOTHING = "This node notes nothing for the audit log (audit.enabled)."
 CHANGES, READS = "audit", "audit_reads"
 CURSOR = re.compile(r"([0-9]{1,16}-[0-9]{1,16})\.([0-9]{1,16}-[0-9]{1,16})")
@@ -71,24 +69,26 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Holds one entry; never a secret, and no payload."""
 
     at_ms: int
-    """When, unix milliseconds by the node's clock; of reads, the end of their window."""
+    """The time, unix milliseconds by the node's clock; of reads, the end of their window."""
     node: str
     user: str
-    """Empty: a person who changes the node's files, or any caller at a door without users."""
+    """
+    The user; empty: a person who changes the node's files, or any caller at a door without users.
+    """
     action: str
-    """The verb, also where its route over HTTP was asked; ``DENIED``; ``SIGHUP``."""
+    """The verb, although its HTTP route may have been asked; ``DENIED``; ``SIGHUP``."""
     outcome: str = "ok"
-    """Or the error's word. Of ``TIMEOUT`` and the like nobody knows what came of it."""
+    """``ok``, or the error's word. The outcome of ``TIMEOUT`` and the like is not known."""
     peer: str = ""
-    """From where, ``host:port``; empty of what many requests did."""
+    """The peer, ``host:port``; empty if the entry is of many requests."""
     words: list[str] = []
-    """What was asked, as far as it may be shown: names first."""
+    """The words of the request that may be shown, names first."""
     accounts: dict[str, int] = {}
-    """``provider/account`` and how often."""
+    """How often each ``provider/account`` was met."""
     count: int = 1
-    """How many requests or accounts in all, those included that are not named."""
+    """The number of requests or accounts in all, those that are not named included."""
     since_ms: int = 0
-    """The beginning of the window, of what was noted together."""
+    """The beginning of the window, if requests were noted together."""
 
 
 class _Repeated:
@@ -106,7 +106,7 @@ class _Repeated:
 
 class AuditLog:
     """
-    Notes what is audited in one process, and reads what all have noted.
+    Notes the audited requests of one process, and reads the entries of all.
 
     It is written while :meth:`running`.
 
@@ -234,7 +234,7 @@ class AuditLog:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Write what is noted; at the end what is left, as far as the store takes it at once."""
+        """Write noted entries; at the end write the rest, as far as the store takes it at once."""
         writing = Duties(self._clock).begin("audit log", self._run)
         try:
             yield
@@ -260,7 +260,7 @@ class AuditLog:
                 await sleep(self._clock, AGAIN_S)
 
     async def _wait(self) -> None:
-        """Wait until there is something to write."""
+        """Wait until there are entries to write."""
         self._news.clear()
         if self._waiting or self._whole or self._stopping or self._has_rare():
             return
@@ -281,7 +281,7 @@ class AuditLog:
             self._news.set()
 
     def _close_window(self) -> None:
-        """Make entries of what was read, denied and repeated since the window was opened."""
+        """Make entries of the reads, denials and repetitions since the window was opened."""
         denied, self._denied = self._denied, {}
         repeated, self._repeated = self._repeated, {}
         self._often.clear()
@@ -319,7 +319,7 @@ class AuditLog:
             self._news.set()
 
     async def _note_reads(self) -> None:
-        """Make entries of what was read, a few in one turn of the loop."""
+        """Make entries of the reads, a few in one turn of the loop."""
         while self._whole and len(self._waiting) < WAITING_MAX // 2:
             reads, since_ms = self._whole.popleft()
             users: dict[str, dict[str, int]] = {}
@@ -356,7 +356,7 @@ class AuditLog:
         return self._often[user, action, outcome] > ALONE_MAX
 
     def _close_changed(self, *, rare_ones: bool = False) -> None:
-        """Make entries of the accounts that were changed; or of those that not many were."""
+        """Make entries of the changed accounts, of all users or of those with few."""
         for key in list(self._changed):
             if not (rare_ones and self._is_often(key)):
                 self._close_group(key)

@@ -1,4 +1,4 @@
-"""What of a request the audit log shows, and how verbs come to be noted."""
+"""Chooses the words of a request that the audit log shows, and notes verbs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .audit_log import AuditLog
 
 Arguments = Sequence[bytes]
 UNKNOWN = "UNKNOWN"
-"""The outcome of what was called off: it may have happened."""
+"""The outcome of a request that was called off: it may have happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Audited:
 
 
 def first(count: int) -> Audited:
-    """Show the first arguments of the verb; what follows is a payload, or of no interest."""
+    """Show the first arguments of the verb; a payload follows, or words of no interest."""
     return Audited(lambda request: request[1 : 1 + count])
 
 
@@ -99,7 +99,7 @@ def unless(word: bytes) -> Audited:
 
 
 async def noted(work: Awaitable[Any], note: Callable[[str], None]) -> Any:
-    """Return what ``work`` does, and note how it ended; not what made no sense."""
+    """Return the result of ``work``, and note how it ended, unless the request made no sense."""
     outcome = UNKNOWN
     try:
         found = await work

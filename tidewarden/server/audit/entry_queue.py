@@ -9,7 +9,7 @@ WAITING_MAX = 5_000
 
 
 class Waiting(NamedTuple):
-    """Is one entry, encoded, of one user, for one stream."""
+    """Holds one encoded entry of one user, for one stream."""
 
     stream: str
     user: str
@@ -20,7 +20,7 @@ class EntryQueue:
     """
     Hands out entries, one of each user in turn.
 
-    Of too many the oldest of the user with the most is given up.
+    If there are too many, the oldest of the user with the most is given up.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class EntryQueue:
         return taken
 
     def put_back(self, entries: list[Waiting]) -> None:
-        """Put back in front what was taken."""
+        """Put entries that were taken back in front."""
         for entry in reversed(entries):
             self._waiting_of(entry.user).appendleft(entry)
             self._changed(entry.user, 1)

@@ -1,4 +1,6 @@
-"""The commands of beanstalkd, each a function: the table names them as its statistics do."""
+"""
+Serves the commands of beanstalkd, each by a function; the table names them as its statistics do.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from . import statistics
 from .context import DEFAULT_TUBE, count_down
 from .job_numbers import Job
 from .jobs import DELAY_MAX_MS
-from .looks import Look, look, look_at_each
 from .parser import Request
 from .replies import NOT_FOUND, data, job, listed
 from .reserving import hold, reserve, soonest
 from .tube_names import queue_of, tube_of
+from .tube_state import TubeState, read_tube, read_tubes
 
 if TYPE_CHECKING:
     from .connection import JobConnection
@@ -175,13 +177,13 @@ async def peek_buried(c: JobConnection, request: Request) -> bytes:
 
 
 async def _peek_next(
-    c: JobConnection, request: Request, next_of: Callable[[Look], tuple[Any, Job] | None]
+    c: JobConnection, request: Request, next_of: Callable[[TubeState], tuple[Any, Job] | None]
 ) -> bytes:
     queue = queue_named(c.used)
     c.check(request.op, TAKE_OR_ADMIN, queue)
     jobs = c.door.jobs
     while await jobs.queues.catalog.exists(queue):
-        found = next_of(await look(jobs.queues, queue))
+        found = next_of(await read_tube(jobs.queues, queue))
         if found is None:
             break
         row = await jobs.peek(found[1])
@@ -244,21 +246,21 @@ async def stats_tube(c: JobConnection, request: Request) -> bytes:
 
 async def stats(c: JobConnection, request: Request) -> bytes:
     seen = await _tubes(c)
-    looks = [one for one in seen.values() if one is not None]
-    return data(statistics.of_node(c.door, looks, len(seen)))
+    tubes = [one for one in seen.values() if one is not None]
+    return data(statistics.of_node(c.door, tubes, len(seen)))
 
 
 async def list_tubes(c: JobConnection, request: Request) -> bytes:
-    """List the oldest first, as beanstalkd does, where ``default`` is older than any other."""
+    """List the tubes, the oldest first, as beanstalkd does, to which ``default`` is the oldest."""
     tubes = {queue_named(tube): tube for tube in await _tubes(c)}
     first = tubes.pop(DEFAULT_TUBE, None)
     oldest = await c.door.jobs.numbers.by_age(tubes)
     return listed([*filter(None, (first,)), *(tubes[queue] for queue in oldest)])
 
 
-async def _seen(c: JobConnection, tube: str, queue: str) -> Look | None:
+async def _seen(c: JobConnection, tube: str, queue: str) -> TubeState | None:
     """
-    Look at a tube; None: it has no jobs, and no connection of this node refers to it.
+    Read a tube; None: it has no jobs, and no connection of this node refers to it.
 
     A tube that has no queue yet gets it.
     """
@@ -266,22 +268,22 @@ async def _seen(c: JobConnection, tube: str, queue: str) -> Look | None:
     if not referred and not await jobs.queues.catalog.exists(queue):
         return None
     await jobs.open(queue)
-    seen = await look(jobs.queues, queue)
+    seen = await read_tube(jobs.queues, queue)
     return seen if referred or seen.jobs else None
 
 
-async def _tubes(c: JobConnection) -> dict[str, Look | None]:
-    """Look at every tube that there is for this user; None for one that has never had a job."""
+async def _tubes(c: JobConnection) -> dict[str, TubeState | None]:
+    """Read every tube that there is for this user; None for one that has never had a job."""
     jobs = c.door.jobs
     queues = {
         tube: queue
         for queue in await jobs.queues.catalog.names()
         if (tube := tube_of(queue)) is not None and c.peer.rights.see(queue)
     }
-    looks = await look_at_each(jobs.queues, queues.values())
-    found: dict[str, Look | None] = {
+    states = await read_tubes(jobs.queues, queues.values())
+    found: dict[str, TubeState | None] = {
         tube: seen
-        for tube, seen in zip(queues, looks, strict=True)
+        for tube, seen in zip(queues, states, strict=True)
         if seen.jobs or c.door.refers_to(tube)
     }
     for tube in c.door.referred():
@@ -299,7 +301,7 @@ def list_tubes_watched(c: JobConnection, request: Request) -> Reply:
 
 
 async def auth(c: JobConnection, request: Request) -> bytes:
-    """Learn who the peer is; the command is ours."""
+    """Authenticate the peer; the command is ours."""
     user, _, secret = request.name.partition(" ")
     c.enter(await c.door.users.authenticate(user, secret, c.peer.address))
     return b"OK\r\n"

@@ -1,5 +1,5 @@
 """
-A connection is one peer of the beanstalkd door.
+Serves one peer of the beanstalkd door.
 
 Its commands are done one after the other, as beanstalkd does them; one that needs no store is
 answered in the turn in which it came.
@@ -206,7 +206,7 @@ class JobConnection(asyncio.Protocol):
             self._flow.authenticated(unauthenticated)
 
     def _belong(self, user: str) -> None:
-        """Count the connection as this user's, empty: as no user's. Raises: Full."""
+        """Count the connection as this user's; empty: as no user's. Raises: Full."""
         if user == self._user:
             return
         connections = self.door.limits.beanstalkd_connections
@@ -217,7 +217,7 @@ class JobConnection(asyncio.Protocol):
         self._user = user
 
     def check(self, command: str, words: tuple[str, ...], queue: str) -> None:
-        """Raises: Denied: the user lacks all of these rights to the queue."""
+        """Check the user's rights. Raises: Denied: it lacks all of these rights to the queue."""
         rights = self.peer.rights
         if not rights.whole and (lacks := missing(rights, [(words, queue)])):
             user = self.peer.user or DEFAULT_NAME
@@ -226,7 +226,9 @@ class JobConnection(asyncio.Protocol):
             raise error
 
     async def noted(self, action: str, words: Sequence[str], work: Awaitable[Any]) -> Any:
-        """Return what ``work`` does; the audit log has it as the verb ``action`` of other doors."""
+        """
+        Return the result of ``work``, noted in the audit log as the verb ``action`` of other doors.
+        """
         audit, user = self.door.audit, self.peer.user or ""
         if audit is None:
             return await work
@@ -242,7 +244,7 @@ class JobConnection(asyncio.Protocol):
 
     async def wait_for(self, future: asyncio.Future[Any]) -> Any:
         """
-        Wait for what a future brings.
+        Wait for the result of a future.
 
         None: the peer has closed its half of the connection, or the door is about to close.
         """
@@ -268,7 +270,7 @@ class JobConnection(asyncio.Protocol):
     # --- how it ends
 
     def close(self) -> None:
-        """Send what is ready, and hang up."""
+        """Send the replies that are ready, and hang up."""
         self._closing = True
         self._reader.drop()
         self._transport.close()
@@ -322,7 +324,10 @@ class JobConnection(asyncio.Protocol):
             self._flow.read(False)
 
     def _pump(self) -> None:
-        """Do what has come, as far as it can be done at once; after some, others are first."""
+        """
+        Do the requests that have come, as far as they can be done at once; after some, others are
+        first.
+        """
         done = 0
         while self._work is None and not (self._closing or self._flow.paused or self._turn):
             if done == TURN_REQUESTS:
@@ -350,7 +355,7 @@ class JobConnection(asyncio.Protocol):
         self._hold_back()
 
     def _begin(self, request: Request | Answered) -> bytes | Coroutine[Any, Any, bytes] | None:
-        """Return the reply to a request, or what brings it; None: there is none."""
+        """Return the reply to a request, or the coroutine that brings it; None: there is none."""
         calls = self.door.calls
         if isinstance(request, Answered):
             if request.op and self.peer.may is not UNAUTHENTICATED:

@@ -1,4 +1,4 @@
-"""What the connections of the beanstalkd door share: jobs, users, counters, who watches what."""
+"""Holds what the connections of the beanstalkd door share: jobs, users, counters, watched tubes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DoorContext:
         self.waiting: Counter[str] = Counter()
 
     def user_from(self, host: str) -> str:
-        """Return the user that a peer at this address is without saying so; empty: none."""
+        """Return the user of a peer at this address that has not logged in; empty: none."""
         return self._user if self._user and is_within(host, self._networks) else ""
 
     def refers_to(self, tube: str) -> bool:

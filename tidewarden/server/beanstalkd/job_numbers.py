@@ -1,12 +1,12 @@
 """
-The numbers of jobs, by which alone most commands name them.
+Gives jobs their numbers, by which alone most commands name them.
 
 A job that was put here has the number ``count * TUBES + tube``: ``count`` grows by one with every
 job put at any node, so that jobs of one priority stand in the order of their puts; ``tube`` is the
 number of its tube, so that every node finds the job by its number. The id of its task is that
 number, in :data:`DIGITS` digits, so that ids sort as numbers do. A task that was put elsewhere has
-an id of its own; what is reserved or peeked at of these gets a number that this node alone knows,
-while it is among the last :data:`FOREIGN_MAX`.
+an id of its own; if it is reserved or peeked at it gets a number that this node alone knows, while
+it is among the last :data:`FOREIGN_MAX`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidewarden.queue.catalog import Catalog
 
 TUBES = 1 << 16
 FOREIGN_TUBE = TUBES - 1
-"""Stands for all tubes in the numbers of jobs that were not put here."""
+"""The tube's part in the numbers of jobs that were not put here."""
 DIGITS = 19
 NUMBER_MAX = 2**63 - 1
 FOREIGN_MAX = 100_000
@@ -110,7 +110,7 @@ class JobNumbers:
 
     def _forget_old(self) -> None:
         """
-        Forget what another store may have said.
+        Forget numbers that another store may have given.
 
         A failover that lost a tube's number lets another tube have it.
         """

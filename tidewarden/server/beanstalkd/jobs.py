@@ -1,4 +1,4 @@
-"""What commands do with jobs: the tasks of queues, as beanstalkd's clients see them."""
+"""Does the work of commands on jobs, which are the tasks of queues to beanstalkd's clients."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ KICKED_AT_ONCE = 1000
 DELAY_MAX_MS = TIME_MAX_MS // 2
 TUBE = QueueSettings(order="edf", losses_max=0, dedup_ms=0, version=1, tube=1)
 """
-How a queue is made that is first used here: in the order of priorities, and a job is never buried
-by itself.
+The settings of a queue that is first used here: in the order of priorities, and a job is never
+buried by itself.
 """
 
 
@@ -61,7 +61,7 @@ class Jobs:
         self._loop = asyncio.get_running_loop()
 
     async def open(self, queue: str) -> None:
-        """Have the queue of a tube there."""
+        """Make the queue of a tube, unless it is there."""
         catalog = self.queues.catalog
         if queue not in catalog.shards:
             durability = catalog.durability.of_new_queues
@@ -69,7 +69,7 @@ class Jobs:
             await catalog.open(queue, new, for_use=True)
 
     async def put(self, queue: str, priority: int, delay_s: int, run_s: int, body: bytes) -> int:
-        """Put a job; its number."""
+        """Put a job; return its number."""
         await self.open(queue)
         while True:
             number = await self.numbers.next(queue)
@@ -90,7 +90,7 @@ class Jobs:
     def take(
         self, session: Session, queues: list[str], wait_ms: int
     ) -> asyncio.Future[list[Taken]]:
-        """Take one job of queues that are open; a future of it, or of nothing."""
+        """Take one job of open queues; return a future of it, or of nothing."""
         return self.queues.take(session, queues, wait_ms=wait_ms)
 
     def take_named(self, session: Session, job: Job) -> asyncio.Future[list[Taken]]:
@@ -126,7 +126,7 @@ class Jobs:
         return found, shard.now_ms
 
     def reserved(self, task: Taken) -> Reserved:
-        """Return what a connection has to know of a task that it has taken."""
+        """Return the record that a connection keeps of a task that it has taken."""
         shard = shard_for(self.queues.catalog.shards[task.queue], task.id)
         lease_ms = max(0, task.lease_end_ms - shard.now_ms)
         until = self._loop.time() + lease_ms / 1000
@@ -141,7 +141,7 @@ class Jobs:
             return None
 
     async def delete_reserved(self, session: Session, held: Reserved) -> bool:
-        """Delete a job that the session may have; whether it had it."""
+        """Delete a job that the session may have; return whether it had it."""
         pairs = [(held.job.task_id, held.lease)]
         (done,) = await self.queues.ack(session, held.job.queue, pairs)
         return bool(done)
@@ -154,7 +154,7 @@ class Jobs:
             return False
 
     async def release(self, session: Session, held: Reserved, priority: int, delay_s: int) -> bool:
-        """Give a job back; whether the session had it."""
+        """Give a job back; return whether the session had it."""
         try:
             await self._set_priority(held, priority)
             delay_ms = min(delay_s * 1000, DELAY_MAX_MS)

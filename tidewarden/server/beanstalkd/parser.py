@@ -33,7 +33,7 @@ _HTTP = re.compile(rb"[A-Z]+ \S+ HTTP/[0-9.]+|(?i:host):.*")
 
 
 class Malformed(Exception):
-    """A line is no command; ``reply`` is the answer to it."""
+    """Says that a line is no command; ``reply`` is the answer to it."""
 
     def __init__(self, reply: bytes) -> None:
         super().__init__(reply)
@@ -75,7 +75,7 @@ def _number(text: str, at: int, most: int) -> tuple[int, int]:
 
 
 def _numbers(*most: int, rest: bool = False) -> Callable[[str, str], Request]:
-    """Return a reader of so many numbers; ``rest``: whatever follows them is not looked at."""
+    """Return a reader of so many numbers; ``rest``: the text behind them is ignored."""
 
     def read(op: str, text: str) -> Request:
         found, at = [], 0
@@ -188,7 +188,7 @@ _COMMANDS: Mapping[str, Read] = {
     "pause-tube": _pause,
     "auth ": _auth,
 }
-"""By how a line begins, in the order in which beanstalkd tries them."""
+"""The commands by the beginnings of their lines, in the order in which beanstalkd tries them."""
 
 
 def parse(line: bytes) -> Request:
@@ -234,7 +234,7 @@ class RequestReader:
         self._buffer += data
 
     def drop(self) -> None:
-        """Forget what came: none of it counts any more."""
+        """Forget the bytes that came: none of them counts any more."""
         self._buffer.clear()
         self._put, self._skipping, self._passing_by = None, 0, False
 

@@ -1,4 +1,4 @@
-"""The replies of the protocol, and the word for each error of ours."""
+"""Words the replies of the protocol, and the word for each error of ours."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ _WORDS: tuple[tuple[type[Error], bytes], ...] = (
 
 
 def failure(error: Error) -> bytes:
-    """Word the reply for an error; what a client may try again is an ``INTERNAL_ERROR``, too."""
+    """
+    Word the reply for an error; an error that may be tried again is an ``INTERNAL_ERROR``, too.
+    """
     for kind, word in _WORDS:
         if isinstance(error, kind):
             return word

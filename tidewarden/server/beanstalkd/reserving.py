@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from tidewarden.queue.task import Taken
 
 from .job_numbers import Job
-from .looks import look_at_each
 from .replies import DEADLINE_SOON, TIMED_OUT, job
 from .tube_names import queue_of
+from .tube_state import read_tubes
 
 if TYPE_CHECKING:
     from .connection import JobConnection
 
 TRIES = 5
 MARGIN_S = 1.0
-"""Of the time to run, the last second, in which a connection is not made to wait."""
+"""The last second of the time to run, in which a connection is not made to wait."""
 
 
 def watched_queues(connection: JobConnection) -> list[str]:
@@ -94,15 +94,15 @@ async def _reserve(connection: JobConnection, until: float) -> bytes:
 
 async def take_first(connection: JobConnection, queues: list[str]) -> Taken | None:
     """
-    Take the job that goes before all others of these queues; None: nothing is ready.
+    Take the job that goes before all others of these queues; None: no job is ready.
 
-    Where there is one shard alone, its own take does that, and nobody has to look before.
+    If there is one shard alone, its own take does that, and no tube has to be read before.
     """
     jobs = connection.door.jobs
     shards = [shard for queue in queues for shard in jobs.queues.catalog.shards[queue]]
     tries = 0 if len(shards) == 1 else TRIES
     for _ in range(tries):
-        seen = await look_at_each(jobs.queues, queues)
+        seen = await read_tubes(jobs.queues, queues)
         heads = [one.ready for one in seen if one.ready is not None and not one.paused_until_ms]
         if not heads:
             return None
@@ -115,7 +115,7 @@ async def take_first(connection: JobConnection, queues: list[str]) -> Taken | No
 
 
 async def hold(connection: JobConnection, task: Taken) -> bytes:
-    """Give the connection this task from now on; returns the reply."""
+    """Give the connection this task from now on; return the reply."""
     door = connection.door
     number = await door.jobs.numbers.number_of(Job(task.queue, task.id))
     connection.reserved[number] = door.jobs.reserved(task)

@@ -1,4 +1,4 @@
-"""The beanstalkd door: listens, and keeps the connections."""
+"""Runs the beanstalkd door: listens, and keeps the connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statistics that clients of beanstalkd read: of a job, of a tube, of the node."""
+"""Writes the statistics that clients of beanstalkd read: of a job, of a tube, of the node."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from .context import DoorContext
 from .jobs import priority_of
-from .looks import Look
+from .tube_state import TubeState
 
 STATES = {"leased": "reserved", "waiting": "delayed"}
-"""What beanstalkd calls other states than ours; one that waits in its lane cannot be reserved."""
+"""The words of beanstalkd for our states; a job that waits in its lane cannot be reserved."""
 VERSION = "1.12"
 COMMANDS = (
     *("put", "peek", "peek-ready", "peek-delayed", "peek-buried", "reserve"),
@@ -20,7 +20,7 @@ COMMANDS = (
     *("touch", "stats", "stats-job", "stats-tube", "list-tubes", "list-tube-used"),
     *("list-tubes-watched", "pause-tube"),
 )
-"""In the order in which they are shown; others are not."""
+"""The commands in the order in which they are shown; others are not shown."""
 
 
 def document(rows: Mapping[str, Any]) -> str:
@@ -76,8 +76,8 @@ def seconds_left(left_ms: int) -> int:
     return max(0, left_ms - 1) // 1000
 
 
-def of_tube(door: DoorContext, tube: str, seen: Look) -> str:
-    """Show a tube; who uses, watches and waits is of this node."""
+def of_tube(door: DoorContext, tube: str, seen: TubeState) -> str:
+    """Show a tube; the counts of users, watchers and waiters are of this node."""
     left_ms = seen.paused_until_ms - seen.now_ms
     return document(
         {
@@ -95,14 +95,14 @@ def of_tube(door: DoorContext, tube: str, seen: Look) -> str:
     )
 
 
-def of_node(door: DoorContext, seen: Iterable[Look], tubes: int) -> str:
+def of_node(door: DoorContext, seen: Iterable[TubeState], tubes: int) -> str:
     """
     Show jobs of the whole cluster; connections, commands and the process are of this node.
     """
-    looks = list(seen)
-    counts = {name: sum(one.counts[name] for one in looks) for name in _STATES}
+    tubes_seen = list(seen)
+    counts = {name: sum(one.counts[name] for one in tubes_seen) for name in _STATES}
     counters = {
-        name: sum(one.counters.get(name, 0) for one in looks) for name in ("expired", "put")
+        name: sum(one.counters.get(name, 0) for one in tubes_seen) for name in ("expired", "put")
     }
     connections = door.peers.connections
     used = resource.getrusage(resource.RUSAGE_SELF)

@@ -1,10 +1,10 @@
 """
-Names of tubes and of queues: to each tube its queue, and no two to the same.
+Maps names of tubes to names of queues: to each tube its queue, and no two to the same.
 
-What both may have stands for itself. A tube's ``;`` is a queue's ``:``, and what a queue's name
-cannot have (or be: ``.`` and ``..``) is written ``:-`` and a letter. So every tube has a queue; a
-queue has no tube when it is the system's (its name begins with ``_``), when its name begins with
-``-``, or has a ``:-`` that no tube's name makes.
+A character that both may have stands for itself. A tube's ``;`` is a queue's ``:``, and a character
+that a queue's name cannot have (or a name that it cannot be: ``.`` and ``..``) is written ``:-``
+and a letter. So every tube has a queue; a queue has no tube when it is the system's (its name
+begins with ``_``), when its name begins with ``-``, or has a ``:-`` that no tube's name makes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-The alerts, as one node sees them and as Prometheus does: a row for each.
+Declares the alerts, for a node and for Prometheus, a row for each.
 
-A node works a condition out from what it has in memory. What Prometheus knows of all nodes, a node
-knows of itself and of those it hears; the figures of queues, accounts and stores are those of the
+A node works a condition out from what it has in memory. Prometheus knows all nodes; a node knows
+itself and the nodes that it hears. The figures of queues, accounts and stores are those of the
 whole cluster.
 """
 
@@ -18,13 +18,15 @@ from .history import STEP_S, History
 
 ACCOUNT_STATES = ("late", "failing", "stopped", "dead", "lost_rotation")
 CASES_MAX = 200
-"""Of one alert: thousands of queues may go wrong at once, and nobody reads that."""
+"""
+The most cases of one alert: thousands of queues may go wrong at once, and no person reads that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class AlertFigures:
     """
-    Holds what conditions look at, at one moment.
+    Holds the figures that conditions judge, of one moment.
 
     ``queues`` and ``accounts`` are histories by queue and by provider; ``standing`` says how each
     provider stands; ``silent`` names nodes and for how many seconds nobody has heard them.
@@ -56,9 +58,9 @@ class AlertFigures:
 
 
 Labels = Mapping[str, str | float]
-"""What a case is about, by the names that the texts use."""
+"""The subject of a case, by the names that the texts use."""
 DETAILS = ("value", "growth", "standing")
-"""Those by which a case is not another one."""
+"""The labels that tell a case from another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +68,15 @@ class Firing:
     """Holds an alert that fires, or may."""
 
     about: str
-    """By which it is the same one later."""
+    """The key by which the alert is the same one later."""
     alert: Alert
     of_files: bool
-    """Whether it names what the configuration alone tells: a user, a webhook."""
+    """Whether it names a user or a webhook, which the configuration alone tells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Says when there are cases: to Prometheus, and by what a node knows."""
+    """Says when there are cases, to Prometheus and by a node's own figures."""
 
     expr: str
     cases: Callable[[AlertFigures], Iterable[Labels]]
@@ -96,7 +98,7 @@ class Condition:
     summary: str
     action: str
     warning: str = ""
-    """What the node's own warnings call it; empty: they have no word of it."""
+    """The name in the node's own warnings; empty: they have none for it."""
 
     def of(self, seen: AlertFigures) -> Iterator[Firing]:
         """Return the cases in words."""
@@ -115,7 +117,7 @@ def _when(expr: str, holds: Callable[[AlertFigures], bool]) -> Trigger:
 
 
 def _above(name: str, *, each: bool = False) -> Trigger:
-    """Trigger when one of the node's own numbers is not 0; ``each``: nodes may differ in it."""
+    """Make a trigger for a number of the node's that is not 0; ``each``: nodes may differ in it."""
     series = f"tidewarden_node_{name}"
     expr = series if each else f"max({series})"
     return _when(f"{expr} > 0", lambda seen: seen.number(name) > 0)
@@ -124,9 +126,7 @@ def _above(name: str, *, each: bool = False) -> Trigger:
 def _risen(
     name: str, minutes: int, least: int = 0, *, of: str = "node", each: bool = True
 ) -> Trigger:
-    """
-    Trigger when one of the node's counters counted more than ``least`` within so many minutes.
-    """
+    """Make a trigger for a counter that rose by more than ``least`` within so many minutes."""
     risen = f"increase(tidewarden_{of}_{name}[{minutes}m])"
     # The rings hold an hour less a step.
     seconds = min(60 * minutes, 3600 - STEP_S)
@@ -168,7 +168,7 @@ def _providers(seen: AlertFigures) -> Iterator[Labels]:
 
 def _each_risen(label: str, of: str, figure: str, minutes: int, least: int, series: str) -> Trigger:
     """
-    Trigger when a figure of a user, or a webhook, rose by more than ``least`` within some minutes.
+    Make a trigger for a user's, or webhook's, figure that rose by more than ``least``, likewise.
     """
 
     def cases(seen: AlertFigures) -> Iterator[Labels]:
@@ -390,7 +390,7 @@ CONDITIONS = (
 
 
 class Alerts:
-    """Remembers since when each condition has held; :meth:`judge` now and then."""
+    """Remembers since when each condition has held; :meth:`judge` is called now and then."""
 
     def __init__(self, conditions: Iterable[Condition] = CONDITIONS) -> None:
         self._conditions = tuple(conditions)
@@ -398,7 +398,7 @@ class Alerts:
         self.firing: list[Firing] = []
 
     def judge(self, seen: AlertFigures, now_ms: int) -> None:
-        """Work out what fires now: the worst first, of these the oldest."""
+        """Work out which alerts fire now: the worst first, of these the oldest."""
         since: dict[tuple[str, str], int] = {}
         firing: list[Firing] = []
         for condition in self._conditions:

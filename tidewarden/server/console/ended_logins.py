@@ -19,9 +19,9 @@ log = logging.getLogger("tidewarden.server")
 
 LOOK_S = 1.0
 ANSWER_S = 1.0
-"""After which a store that does not answer is not waited for: what is known counts."""
+"""How long a store that does not answer is waited for; after that the known logins count."""
 KEPT_MAX = 10_000
-"""Of ended logins; those that end by themselves first are forgotten."""
+"""The most ended logins that are kept; those that end by themselves first are forgotten."""
 
 Call = Callable[..., Awaitable[Any]]
 """Sends one command to the store; returns its reply."""
@@ -61,7 +61,7 @@ class EndedLogins:
         return True
 
     async def has(self, login: str) -> bool:
-        """Tell whether a login was ended, as far as is known."""
+        """Return whether a login was ended, as far as is known."""
         if login not in self._ended and self._call is not None:
             async with self._turn:
                 if self._clock.monotonic() >= self._look_at:

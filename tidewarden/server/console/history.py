@@ -1,4 +1,4 @@
-"""The last hour of some figures: one number each ten seconds, in bounded memory."""
+"""Keeps the last hour of some figures: one number each ten seconds, in bounded memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ring:
         self._last = -1
 
     def put(self, slot: int, number: float) -> None:
-        """Set the number of a slot; one that is older than what is kept is passed by."""
+        """Set the number of a slot, unless the slot is older than those that are kept."""
         if slot <= self._last - POINTS:
             return
         if slot > self._last:
@@ -51,7 +51,9 @@ class Ring:
         return next((number for number in known if not math.isnan(number)), 0.0)
 
     def growth(self, slot: int, seconds: int) -> float:
-        """Return by how much it has grown within the seconds before a slot; 0: not, or unknown."""
+        """
+        Return the figure's growth within the seconds before a slot; 0: it is none, or unknown.
+        """
         known = [
             number for number in self.over(slot - seconds // STEP_S, slot) if not math.isnan(number)
         ]
@@ -98,7 +100,7 @@ class History:
     def series(
         self, slot: int, gauges: Iterable[str], counters: Iterable[str]
     ) -> dict[str, list[float | None]]:
-        """Return the hour before a slot; counters as what they counted in each step."""
+        """Return the hour before a slot; of counters, what they counted in each step."""
         first = slot - POINTS + 1
         found: dict[str, list[float | None]] = {}
         for name in gauges:
@@ -121,7 +123,9 @@ def counted(numbers: Sequence[float]) -> list[float | None]:
 def add_series(
     sums: dict[str, list[float | None]], part: Mapping[str, Sequence[float | None]]
 ) -> None:
-    """Add a subject's series to the sums of several, a point each; what is unknown adds nothing."""
+    """
+    Add a subject's series to the sums of several, a point each; an unknown point adds nothing.
+    """
     for name, numbers in part.items():
         points = sums.setdefault(name, [None] * len(numbers))
         for index, number in enumerate(numbers):

@@ -1,9 +1,9 @@
 """
-The cookie of a login to the console: who logged in, and until when.
+Makes the cookie of a login to the console: who logged in, and until when.
 
 No node keeps it. It carries a MAC under a key that follows from the cluster's secret, so it is
-valid at each node, and the user's hash is part of what the MAC is over, so that another secret ends
-it. A logout ends it by its id (:mod:`.ended_logins`).
+valid at each node, and the MAC covers the user's hash, so that another secret ends it. A logout
+ends it by its id (:mod:`.ended_logins`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Puts together what the console's overview shows, once a second however many look."""
+"""Puts the console's overview together, once a second however many look."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ LOOK = ("token:read", "token:write", "token:admin")
 """A user who has one of these to all accounts of a provider may see how many are in which state."""
 ACTION = "tidewarden doctor says more, and so does this node's log."
 ACTIONS = {one.warning: one.action for one in CONDITIONS if one.warning}
-"""What to do about a warning that an alert is about, too; :data:`ACTION` about the others."""
+"""
+The advice about a warning that has an alert, too; :data:`ACTION` is the advice about the others.
+"""
 
 
 class OverviewPage:
-    """Makes overviews from what a node knows and its recorder has recorded."""
+    """Makes overviews from a node's knowledge and its recorder's figures."""
 
     def __init__(
         self, cluster: str, node: NodeView, recorder: FigureRecorder, clock: Clock
@@ -56,7 +58,7 @@ class OverviewPage:
         )
 
     def _make(self) -> Overview:
-        """Make the overview, but for what depends on the user who looks."""
+        """Make the part of the overview that does not depend on the user who looks."""
         status, now_ms = self._node.status(), self._clock.unix_ms()
         return Overview(
             at_ms=now_ms,

@@ -1,4 +1,4 @@
-"""Chooses the queues whose history is kept, where there are more than are kept."""
+"""Chooses the queues whose history is kept, if there are more than can be kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidewarden.config.rights import Rights
 
 QUEUES_MAX = 50
 TURNED = 10
-"""Of those in which nothing happens so many give way to others each time the names are read."""
+"""So many idle queues give way to others each time the names are read."""
 ASKED_S = 3600.0
 
 
@@ -29,7 +29,7 @@ class QueueChoice:
         self._next = 0
 
     def names(self, names: Sequence[str]) -> None:
-        """Take note of which queues there are, and choose anew."""
+        """Note the queues that there are, and choose anew."""
         self._names = sorted(names)
         there = set(names)
         for known in (self._asked, self._work, self._busy):
@@ -76,7 +76,7 @@ class QueueChoice:
             self._chosen = [*self._chosen, name]
 
     def saw(self, name: str, work: float) -> None:
-        """Note what a queue has done since it was made; the rest follows from the differences."""
+        """Note a queue's counters since it was made; the differences show how busy it is."""
         before = self._work.get(name, work)
         self._work[name] = work
         self._busy[name] = 0.9 * self._busy.get(name, 0.0) + max(0.0, work - before)

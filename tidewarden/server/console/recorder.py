@@ -1,9 +1,9 @@
 """
-Records the figures of the last hour, what happened, and which alerts fire.
+Records the figures of the last hour, the events of the cluster, and the alerts that fire.
 
-It runs in the first process of each node, whether a user looks or not, for an operator who comes at
-three in the morning asks what has happened before. So it reads what is in memory anyway, and of the
-store a few counters each ten seconds: of a bounded number of queues, one after the other.
+It runs in the first process of each node, whether a user looks or not, because an operator who
+comes at three in the morning asks what has happened before. So it reads the node's memory, and of
+the store a few counters each ten seconds: of a bounded number of queues, one after the other.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ log = logging.getLogger("tidewarden.server")
 
 LOOK_S = 1.0
 STORE_S = 5.0
-"""What reading of the store may take; what is not there by then is missing in the history."""
+"""
+How long reading the store may take; figures that have not come by then are missing in the history.
+"""
 NAMES_S = 60.0
 TOKENS_S = 60.0
-"""The accounts by state are counted so often while nobody looks …"""
+"""The accounts by state are counted so often while no user looks …"""
 TOKENS_WATCHED_S = 10.0
-"""… and so often while somebody does."""
+"""… and so often while one does."""
 WATCHED_S = 30.0
 WATCHED_STEP_S = 2.0
 PROVIDERS_MAX = 100
-"""Of more providers than these the accounts are counted only while somebody looks."""
+"""The accounts of more providers than these are counted only while a user looks."""
 NAMES_MAX = 200
-"""Users and webhooks of which something is recorded."""
+"""The most users and webhooks that have recorded figures."""
 
 GAUGES = ("ready", "delayed", "leased", "buried", "waiting", "oldest_ready_ms")
 COUNTERS = ("puts", "takes", "acks", "fails", "expired", "refreshes")
@@ -52,7 +54,7 @@ OF_COUNTER = {
     "expired": "count_expired",
     "refreshes": "count_accounts refreshed",
 }
-"""A figure of the history, and the counter of ``Q.STATS`` that it is."""
+"""The figures of the history, and the counter of ``Q.STATS`` that each comes from."""
 OWN_GAUGES = ("connections", "waiting_takes")
 OWN_COUNTERS = ("requests",)
 KEPT_OF_NODE = (
@@ -118,7 +120,7 @@ class FigureRecorder:
         return now_s - self._watched_at < WATCHED_S
 
     async def run(self) -> None:
-        """Record for ever. A defect here is logged, and is no end of the node."""
+        """Record for ever. A defect here is logged, and does not end the node."""
         while True:
             try:
                 await self.turn()
@@ -271,7 +273,7 @@ class FigureRecorder:
 def _named(
     histories: dict[str, History], name: str, slot: int, figures: Mapping[str, float]
 ) -> None:
-    """Note figures of something with a name."""
+    """Note figures of a subject with a name."""
     history = histories.get(name)
     if history is None:
         if len(histories) >= NAMES_MAX:
@@ -283,7 +285,7 @@ def _named(
 def _counted(
     histories: dict[str, History], name: str, slot: int, figures: Mapping[str, float]
 ) -> None:
-    """Note counters, of which there was nothing before they were seen first."""
+    """Note counters, which count as 0 before they were first seen."""
     if name not in histories:
         _named(histories, name, slot - 1, dict.fromkeys(figures, 0.0))
     _named(histories, name, slot, figures)

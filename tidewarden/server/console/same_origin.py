@@ -1,7 +1,7 @@
 """
-Tells what a page of the console asks from what another site has a browser ask.
+Tells requests of the console's pages from those that another site has a browser send.
 
-A browser sends a login's cookie along with whatever asks this node. A change therefore needs a
+A browser sends a login's cookie along with every request to this node. A change therefore needs a
 header that no other site can send without being asked first, which we never allow, and must not
 come from another origin.
 """
@@ -41,7 +41,7 @@ def check_same_origin(request: web.Request) -> None:
 
 
 def _place(origin: str) -> str | None:
-    """Return host and port; the scheme may differ behind whatever ends TLS for a node."""
+    """Return host and port; the scheme may differ behind a proxy that ends TLS for a node."""
     try:
         found = urlsplit(origin)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What has happened to the cluster, as this node heard it: elections, failovers, joins, losses."""
+"""Keeps the events of the cluster, as this node heard them: elections, failovers, joins, losses."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Timeline:
         self._silent_ms: dict[str, int] = {}
 
     def note(self, kind: str, text: str) -> None:
-        """Add something that has just happened."""
+        """Add an event that has just happened."""
         self._kept.append(Happening(self._clock.unix_ms(), kind, text))
 
     def all(self) -> list[Happening]:
-        """Return what is kept, the latest first."""
+        """Return the kept events, the latest first."""
         return list(reversed(self._kept))
 
     def silent_since_ms(self, name: str) -> int:
@@ -55,7 +55,7 @@ class Timeline:
         return self._silent_ms.get(name, 0)
 
     def look(self, status: Mapping[str, Any]) -> None:
-        """Note what has changed since the last look."""
+        """Note the changes since the last look."""
         members: Mapping[str, Mapping[str, Any]] = status["members"]
         first = self._epoch < 0
         self._look_at_leader(str(status["leader"]), int(status["epoch"]), first)
@@ -107,9 +107,9 @@ class Timeline:
 
 def state_of(name: str, status: Mapping[str, Any]) -> str:
     """
-    Return how a node seems from here: ``up``, ``silent``, ``unmet`` or ``unknown``.
+    Return the state of a node as seen from here: ``up``, ``silent``, ``unmet`` or ``unknown``.
 
-    It is unknown where only the store could tell and does not answer.
+    It is unknown if only the store could tell and does not answer.
     """
     member = status["members"][name]
     heard_ms = heard_ms_of(member)

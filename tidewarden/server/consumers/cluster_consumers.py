@@ -45,7 +45,7 @@ from .questions import (
 
 PATH = "/internal/consumers"
 WORDS_MAX = 1_000
-"""Words that were given and not used: one for each act that is asked for at a time."""
+"""The most words that were given and not used: one for each act that is asked for at a time."""
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
@@ -128,7 +128,7 @@ class SessionEnded(msgspec.Struct, frozen=True):
 
 
 def mac_of(cluster_secret: str) -> Mac:
-    """Return the MACs of nodes that share this secret."""
+    """Return what makes and checks the MACs of nodes that share this secret."""
     return mac_for(cluster_secret, b"tidewarden consumers between nodes 1")
 
 
@@ -226,7 +226,9 @@ class ClusterConsumers:
         return found
 
     async def who(self, queue: str, leases: list[dict[str, Any]]) -> ConsumersTold:
-        """Ask who has these leases: where they were taken, or all nodes, as of a session."""
+        """
+        Ask the nodes who has these leases: the nodes that took them, or all if a session has them.
+        """
         if not leases:
             return ConsumersTold()
         sessions = sorted({one["session"] for one in leases} - {""})

@@ -25,7 +25,7 @@ class NodeConsumers:
         self._others = others
 
     async def answer(self, ask: Ask) -> ConsumersTold:
-        """Answer a question for the node."""
+        """Answer a question for all processes of the node."""
         if self._others is None:
             return await self.own.answer(ask)
         own, others = await asyncio.gather(self.own.answer(ask), self._others(ask))

@@ -1,4 +1,4 @@
-"""Knows the consumers of one process: whom it lets take, what they hold, and how to end them."""
+"""Knows the consumers of one process: their connections, their leases, and how to end them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ RESP = "resp"
 
 
 ASKED_MAX = 32
-"""Questions that read all consumers and wait for their turn: each takes time and memory."""
+"""
+The most questions that read all consumers and wait for their turn: each takes time and memory.
+"""
 
 
 class Connected(Protocol):
@@ -123,7 +125,7 @@ class ProcessConsumers:
                     yield peers.door, one
 
     async def _parties(self) -> list[_Party]:
-        """List who takes here, in the order of their ids."""
+        """List the consumers here, in the order of their ids."""
         found: dict[str, _Party] = {}
         seen = set[int]()
         async for door, one in in_turns(self._links()):
@@ -194,7 +196,7 @@ class ProcessConsumers:
         return client
 
     async def _held(self, session: Session, asked: str) -> tuple[int, list[Holding]]:
-        """Return how much a session holds, and in which queues; what has run out is over."""
+        """Return how many leases a session holds, and in which queues; ended ones do not count."""
         found: dict[str, Holding] = {}
         clock = self._queues.catalog.lease_clock
         now_ms, total = clock.known_ms() + clock.lag_ms, 0
@@ -229,7 +231,7 @@ class ProcessConsumers:
         return closed
 
     async def _holders(self, ask: WhoAsk) -> list[Holder]:
-        """Find who holds leases, and who is in sessions: the first connection of each."""
+        """Find the holders of leases, and the first connection of each session."""
         wanted, found = set(ask.leases), list[Holder]()
         numbers = {number for number, _ in wanted}
         sessions = {str(UUID(bytes=uuid)) for uuid in ask.sessions}
@@ -251,12 +253,12 @@ class ProcessConsumers:
         return self._unix_ms(taken) if taken else 0
 
     def _unix_ms(self, moment_s: float) -> int:
-        """Return when a moment of the monotonic clock was, as unix time."""
+        """Return the unix time of a moment of the monotonic clock."""
         return self._clock.unix_ms() - round((self._clock.monotonic() - moment_s) * 1000)
 
 
 async def _held_by(session: Session) -> AsyncIterator[tuple[tuple[str, str], Held]]:
-    """Go through what a session holds, in turns; a list of the pairs itself would take long."""
+    """Yield a session's leases, in turns of the loop; to list all pairs at once would take long."""
     held = session.held
     async for place in in_turns(list(held)):
         if (entry := held.get(place)) is not None:
@@ -274,7 +276,7 @@ def _is_in(consumer: Consumer, queue: str) -> bool:
 
 
 def _fits(one: Connected, ask: KillAsk) -> bool:
-    """Tell whether a connection is one of those that are to be closed."""
+    """Return whether a connection is one of those that are to be closed."""
     peer, session = one.peer, one.session
     shared = None if session is None else session.shared
     return (
@@ -287,6 +289,6 @@ def _fits(one: Connected, ask: KillAsk) -> bool:
 
 
 def _release(one: Connected) -> None:
-    """Have what a connection holds end as a release: an operator's act is nobody's loss."""
+    """Have a connection's leases end as releases, because an operator's act is no loss."""
     if one.session is not None:
         one.session.how = "release"

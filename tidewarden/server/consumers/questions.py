@@ -13,15 +13,15 @@ from msgspec import Meta
 from tidewarden.peer_line import UnreachableNode
 
 PAGE_MAX = 500
-"""Consumers in one page."""
+"""The most consumers in one page."""
 PAGE_BYTES = 96_000
-"""Of the consumers that one process tells at a time: they fit into a packet between two."""
+"""The most bytes of consumers that one process tells at a time: they fit into a packet."""
 ANSWER_BYTES = 500_000
-"""Of the consumers that a node tells another, which reads a mebibyte at most."""
+"""The most bytes of consumers that a node tells another, which reads a mebibyte at most."""
 LISTED_MAX = 20
-"""Queues that are named of one consumer; the others count."""
+"""The most queues that are named of one consumer; the others are counted."""
 LEASES_MAX = 100
-"""Whose holders are asked for at a time: so many fit into what a node reads of another."""
+"""The most leases whose holders are asked for at a time: so many fit into an answer."""
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -151,10 +151,10 @@ def merged(
     answers: Sequence[ConsumersTold], count: int = PAGE_MAX, queue: str = ""
 ) -> ConsumersTold:
     """
-    Put answers to one question together.
+    Merge the answers to one question.
 
-    Of consumers, ``count`` at most, and none behind the first of which another may not have told.
-    ``queue``: which was asked for.
+    Of consumers, it returns ``count`` at most, and none behind the first that another node may not
+    have told yet. ``queue``: which was asked for.
     """
     if len(answers) == 1 and len(answers[0].consumers) <= count:
         return answers[0]
@@ -180,7 +180,7 @@ def merged(
 
 
 def together(parts: Sequence[Consumer], queue: str = "") -> Consumer:
-    """Make one of what several processes tell of a session."""
+    """Merge the parts of a session that several processes tell."""
     if len(parts) == 1:
         return parts[0]
     holds: dict[str, Holding] = {}
@@ -198,7 +198,7 @@ def together(parts: Sequence[Consumer], queue: str = "") -> Consumer:
 
 
 def greatest(holds: Iterable[Holding], asked: str = "") -> list[Holding]:
-    """Return the queues in which most is held, and the one that was ``asked`` for."""
+    """Return the queues with the most leases, and the one that was ``asked`` for."""
     found = sorted(holds, key=lambda hold: (hold.queue != asked, -hold.tasks, hold.queue))
     return sorted(found[:LISTED_MAX], key=lambda hold: (-hold.tasks, hold.queue))
 

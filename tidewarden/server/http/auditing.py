@@ -1,4 +1,4 @@
-"""Notes in the audit log what requests over HTTP read and change, as their verbs are noted."""
+"""Notes reads and changes by HTTP requests in the audit log, as their verbs are noted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HttpAudit:
         self._routes = routes
 
     async def answer(self, request: web.Request, user: str, handler: Handler) -> web.StreamResponse:
-        """Return what ``handler`` answers ``user``, and note what it did."""
+        """Return the answer of ``handler`` to ``user``, and note the request."""
         resource = request.match_info.route.resource
         if self._audit is None or resource is None:
             return await handler(request)

@@ -34,16 +34,16 @@ for _table in (*TABLES, console.ROUTES, console.FILES, data_routes.ROUTES):
     ROUTES.update({(route.method, route.path): route for route in _table})
 OPEN_PATHS = tuple(path for (_, path), route in ROUTES.items() if not route.verb)
 OPEN_PREFIX = "/console/"
-"""Below it all is open: the console's pages, which have nothing in them, and its login."""
+"""Paths below it are open: the console's pages, which hold no data, and its login."""
 BY_PROGRAMS_ALONE = frozenset({"T.GET", "T.MGET", "T.ANSWERS", "T.PUT", "P.PUT", "R.BACKUP"})
 """
-These verbs answer secrets, or say where secrets go, which no page does: a login of the console is
+These verbs answer secrets, or say where secrets go, which no page asks: a login of the console is
 not enough for them.
 """
 USER_PREFIXES = tuple(
     sorted({route.prefix for route in ROUTES.values() if route.permission.level == "user"})
 )
-"""Paths that need a user even where the door is open to all: they are of tokens."""
+"""Paths of tokens, which need a user although the door may be open to all."""
 
 
 class Authorization:
@@ -149,7 +149,7 @@ class Authorization:
 
 
 def is_open(request: web.Request) -> bool:
-    """Tell whether everybody who can reach the port may ask for the path."""
+    """Return whether everybody who can reach the port may ask for the path."""
     return request.path in OPEN_PATHS or request.path.startswith(OPEN_PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""Tells who asks, and what the path of the request names."""
+"""Finds the user of a request, its session, and the names in its path."""
 
 from __future__ import annotations
 

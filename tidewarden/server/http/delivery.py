@@ -1,4 +1,4 @@
-"""Sends an answer that hands something out, and undoes it where nobody can have received it."""
+"""Sends an answer that hands a task or a lock out, and undoes that if no client can have got it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ async def delivered(
     """
     Send ``response`` now, and call ``undo`` when that fails or the client has gone meanwhile.
 
-    What the kernel has taken counts as received, and only that: nothing is left in our own buffer.
+    Bytes that the kernel has taken count as received, and only those: none are left in our own
+    buffer.
     """
     transport = request.transport
     try:
@@ -41,7 +42,7 @@ async def delivered(
 
 
 def has_gone(transport: asyncio.WriteTransport) -> bool:
-    """Tell whether the peer has hung up."""
+    """Return whether the peer has hung up."""
     if transport.is_closing():
         return True
     socket = transport.get_extra_info("socket")

@@ -1,5 +1,5 @@
 """
-Says what is wrong with a field, from msgspec's message and the type that stands for the field.
+Words the fault of a field, from msgspec's message and the field's type.
 
 The sentence names the field, what is allowed and what was found; text is never quoted, because it
 may be a secret.
@@ -56,7 +56,7 @@ def fault_of(message: str, kind: Any, sent: object, noun: str) -> str:
 
 
 def allowed_of(info: inspect.Type) -> str:
-    """Say what a value of this type may be."""
+    """Return the words for the values that this type allows."""
     match info:
         case inspect.Metadata():
             return allowed_of(info.type)
@@ -105,7 +105,7 @@ def _fields(info: inspect.Type) -> Iterator[inspect.Field]:
 
 
 def _within(info: inspect.Type, step: str | int, sent: object) -> inspect.Type:
-    """Return the type of what stands under a name, or at a place."""
+    """Return the type of the value under a name, or at a place."""
     match info:
         case inspect.Metadata():
             return _within(info.type, step, sent)

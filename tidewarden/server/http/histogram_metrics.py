@@ -1,4 +1,4 @@
-"""Makes Prometheus's own histograms of what the parts of a node counted by bucket."""
+"""Makes Prometheus's own histograms of the buckets that the parts of a node counted."""
 
 from __future__ import annotations
 

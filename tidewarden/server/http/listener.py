@@ -35,9 +35,9 @@ BODY_BUFFER_BYTES = 16_384  # bytes of a body that no handler reads yet; twice a
 BODY_READ_S = 0.000_2  # what an unauthenticated peer pays for a piece of a body: it wakes a reader
 REQUEST_S = 0.000_3  # what it pays for a request beside its parsing
 ALWAYS = frozenset(("/health/live", "/health/ready", "/leader", "/metrics"))
-"""Paths that are answered however many connections there are."""
+"""The paths that are answered however many connections there are."""
 BEYOND_MAX = 32
-"""Connections above the limit: a request of theirs is answered if it is for :data:`ALWAYS`."""
+"""The number of connections above the limit, whose requests are answered if for :data:`ALWAYS`."""
 BEYOND_S = 5.0
 """How long such a connection may take to send its request."""
 SPARE_PART = 10  # once fewer than a tenth of the places is free, connections end with an answer
@@ -182,7 +182,7 @@ class HttpListener:
             peer.belong(user)
 
     def is_last(self, request: web.BaseRequest) -> bool:
-        """Tell whether a connection is closed after this request, so that others find a place."""
+        """Return whether a connection is closed after this request, so that others find a place."""
         peer = request.protocol
         beyond = isinstance(peer, HttpPeer) and (peer.is_refused or peer in self._beyond)
         return beyond or self.crowded
@@ -193,14 +193,14 @@ class HttpListener:
         return self._listener.port
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new connection; answer what is under way for at most ``grace_s`` seconds."""
+        """Take no new connection; answer requests under way for at most ``grace_s`` seconds."""
         self._listener.close()
         self._runner._shutdown_timeout = grace_s  # noqa: SLF001  no public name sets it after the start
         await self._runner.cleanup()
 
     @property
     def crowded(self) -> bool:
-        """Tell whether a peer that has its answer should go, so that others find a place."""
+        """Return whether a peer that has its answer should go, so that others find a place."""
         server, most = self._runner.server, self._connections_max
         return server is not None and len(server.connections) > most - most // SPARE_PART
 
@@ -275,7 +275,7 @@ class HttpPeer(web.RequestHandler):
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether a request of the peer waits for its turn, or is being answered."""
+        """Return whether a request of the peer waits for its turn, or is being answered."""
         return self._request_count > self._answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -399,9 +399,9 @@ class HttpPeer(web.RequestHandler):
 
 def fault_of(error: HttpProcessingError) -> str:
     """
-    Say what came instead of a request.
+    Word what came instead of a request.
 
-    Nothing of it is quoted, because it may have held a secret.
+    None of it is quoted, because it may have held a secret.
     """
     if "HTTPS traffic" in error.message:
         return "it speaks TLS, which is not set up (node.tls_cert)"
@@ -409,7 +409,7 @@ def fault_of(error: HttpProcessingError) -> str:
 
 
 def refused(error: Error, status: str, *headers: str) -> bytes:
-    """Return the bytes of an answer where there is no request that could be answered otherwise."""
+    """Return the bytes of an answer for a peer that has sent no request."""
     body = msgspec.json.encode({"error": error.code, "message": error.http_message})
     lines = (
         f"HTTP/1.1 {status}",
@@ -422,7 +422,7 @@ def refused(error: Error, status: str, *headers: str) -> bytes:
 
 
 class _Refusal(asyncio.Protocol):
-    """Answers before anything was asked, and hangs up."""
+    """Answers before the peer has asked, and hangs up."""
 
     def __init__(self, error: Full) -> None:
         self._said = refused(error, f"{error.http_status} Full", "Retry-After: 1")

@@ -51,7 +51,7 @@ TOKEN_NUMBERS = {
     "held": "held",
     "rate": "rate_limit",
 }
-"""Numbers of each provider: the name among the counts, and the name in the series."""
+"""The numbers of each provider: the name among the counts, and the name in the series."""
 TOKEN_COUNTERS = (
     "spares",
     "lost_rotations",
@@ -314,17 +314,17 @@ LINES_A_TURN = 1500
 SERIES_A_TURN = 150  # of a histogram
 LONG_BYTES = 4096
 PART_BYTES = 131_072
-"""Bytes of a text that are sent in one turn, or a piece more."""
+"""The bytes of a text that are sent in one turn, or a piece more."""
 STORE_S = 2.0
 """
-Longest wait for a list of queues, or the figures of all accounts: Prometheus waits ten seconds in
-all, or less.
+The longest wait for a list of queues, or the figures of all accounts: Prometheus waits ten seconds
+in all, or less.
 """
 QUEUES_S = 4.0
-"""Longest wait for the figures of all queues."""
+"""The longest wait for the figures of all queues."""
 QUEUES_AT_ONCE = 32
 NAMES_MAX = 2048
-"""Names of figures that are kept as they are shown."""
+"""The most names of figures that are kept as they are shown."""
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
 number_text: Callable[[float], str] = floatToGoString
 
@@ -473,7 +473,7 @@ async def of_store(
 
 
 def _is_seen(sample: Sample, seen: AccountRights) -> bool:
-    """Tell whether figures are of a provider all of whose accounts are seen, or everything is."""
+    """Return whether figures are of a provider all of whose accounts are seen, or everything is."""
     provider = sample[1].get("provider")
     return seen.every or (provider is not None and seen.allow(provider))
 

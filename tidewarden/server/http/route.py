@@ -27,7 +27,7 @@ Check = Callable[[web.Request, str, Requirement], None]
 """Raises Denied unless the caller has the right to what a request asks for."""
 RightsOf = Callable[[web.Request], Rights]
 STORE = (StoreDown, NoQuorum)
-"""What every route of the store may raise."""
+"""The errors that every route of the store may raise."""
 # An account's name and a schedule's may have a slash of their own.
 PATTERNS = {
     "{provider}": "{provider:[^/]+}",
@@ -46,7 +46,7 @@ that its time is counted among the waits. The time of a stream is counted so any
 
 
 async def whole(work: Awaitable[Answer]) -> Answer:
-    """Do a change to its end, even if the caller has gone."""
+    """Finish a change, even if the caller has gone."""
     return await asyncio.shield(asyncio.ensure_future(work))
 
 

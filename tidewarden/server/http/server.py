@@ -1,5 +1,5 @@
 """
-Runs the HTTP door: its routes, who may ask, and what was answered.
+Runs the HTTP door: its routes, their authorization, and the notes of answered requests.
 
 ``/health/*`` and ``/leader`` are open to everybody who can reach the port. Other paths want
 ``Authorization: Bearer user:secret`` (or ``Bearer secret`` where there is one user) as soon as
@@ -72,11 +72,11 @@ INTERNAL_BYTES = 4096
 Inner = Callable[[bytes], bytes | Awaitable[bytes | None] | None]
 LineOpener = Callable[[web.WebSocketResponse, Callable[[], None]], Awaitable[None]]
 LINE_BYTES_MAX = 65_536
-"""Longest message of another node on a line, and of a stranger that has yet to prove itself."""
+"""The longest message of another node on a line, and of a stranger that has yet to prove itself."""
 LINE_ALIVE_S, LINE_CLOSE_S = 2.0, 1.0
 """
-A line on which nothing was heard is asked so often whether the other end is there; and a line that
-is closed waits so long for the other end to do so.
+A silent line asks so often whether the other end is there; and a line that is closed waits so long
+for the other end to do so.
 """
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -228,7 +228,7 @@ class HttpServer:
         log.info("HTTP door open", extra={"host": at.host, "port": self.port})
 
     def _add_queues(self, router: web.UrlDispatcher) -> None:
-        """Add the routes of queues, and of what else the node always has."""
+        """Add the routes of queues, and all others that every node has."""
         polls, check = self._long_polls, self._authorization.check_right
         services, at = self._services, self._services.queues
         add_routes(router, cluster.ROUTES, cluster.ClusterRoutes(services))
@@ -256,7 +256,7 @@ class HttpServer:
         return {**self._listener.stats(), "waiting": self._long_polls.waiting, **told}
 
     async def metrics_text(self) -> bytes:
-        """Return what ``/metrics`` answers a user who may see all of it."""
+        """Return the answer of ``/metrics`` to a user who may see all of it."""
         return b"".join(await self._node_routes.metrics_text(ALL))
 
     @property
@@ -266,14 +266,14 @@ class HttpServer:
         return self._listener.port
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Take no new connection; answer what is under way for at most ``grace_s`` seconds."""
+        """Take no new connection; answer requests under way for at most ``grace_s`` seconds."""
         if self._listener is not None:
             await self._listener.stop(grace_s)
             await self._services.queues.unbound.close()
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request, and note what was answered unless another node asked."""
+        """Answer a request, and note it unless another node asked."""
         if request.path in self._internal or request.path in self._lines:
             return await handler(request)
         began = self._clock.monotonic()
@@ -430,7 +430,7 @@ class OpenRequests:
 
 
 def changes_nothing(request: web.Request) -> bool:
-    """Tell whether a request may be cut off at any time."""
+    """Return whether a request may be cut off at any time."""
     route = route_of(request)
     return request.method in ("GET", "HEAD") or (route is not None and route.reads)
 

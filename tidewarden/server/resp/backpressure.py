@@ -1,5 +1,5 @@
 """
-Bounds what is read ahead of one peer, and the replies that lie unread for it.
+Bounds the bytes that are read ahead of one peer, and the replies that lie unread for it.
 
 Past the first bound of each the peer's socket is left alone, so that TCP holds the peer back; past
 the last of the replies' it is cut off.

@@ -1,11 +1,10 @@
 """
-A connection is one peer of the RESP door.
+Serves one peer of the RESP door.
 
-Its requests are answered in their order; whatever is ready in one turn is written at once.
-
-Consecutive requests of one verb run together, so that the queue below makes one script call of
-them; a request of another verb waits until they are answered. A take that waits holds up what
-follows, as BLPOP does in Redis.
+Its requests are answered in their order; all replies that are ready in one turn are written at
+once. Consecutive requests of one verb run together, so that the queue below makes one script call
+of them; a request of another verb waits until they are answered. A take that waits holds up the
+requests behind it, as BLPOP does in Redis.
 """
 
 from __future__ import annotations
@@ -290,9 +289,9 @@ class Connection(asyncio.Protocol):
 
     def _belong(self, user: str) -> None:
         """
-        Count the connection as this user's, empty: as no user's. Raises: Full.
+        Count the connection as this user's; empty: as no user's. Raises: Full.
 
-        One that is lost stays no user's: a login may end later.
+        A connection that is lost stays no user's: a login may end later.
         """
         if self._relayed is not None or user == self._user or (user and self._lost):
             return
@@ -304,11 +303,11 @@ class Connection(asyncio.Protocol):
         self._user = user
 
     def check_wait(self) -> None:
-        """Raises: Full: no further request of its user may wait."""
+        """Check the waits. Raises: Full: no further request of its user may wait."""
         self.server.limits.waits.check(self.peer.user or "")
 
     def run_transaction(self, requests: list[Request]) -> None:
-        """Run ``requests`` before whatever else was read (EXEC)."""
+        """Run ``requests`` before all others that were read (EXEC)."""
         self._requests.extendleft(reversed(requests))
 
     def push(self, message: bytes) -> bool:
@@ -330,7 +329,7 @@ class Connection(asyncio.Protocol):
         return self._held_up
 
     def dismiss(self) -> None:
-        """Read and wait no more; close when what is under way is answered."""
+        """Read and wait no more; close when requests under way are answered."""
         self.hang_up()
         self.end_waits()
         if self._begun_count == 0:
@@ -368,35 +367,35 @@ class Connection(asyncio.Protocol):
     @property
     def closing(self) -> bool:
         """
-        Return whether nothing more is read: the connection ends when what is under way is answered.
+        Return whether no more is read: the connection ends when requests under way are answered.
         """
         return self._closing
 
     def hang_up(self) -> None:
-        """Read nothing more; close when what is under way is answered."""
+        """Read nothing more; close when requests under way are answered."""
         self._closing = self._last_said = True
         self._requests.clear()
         self._reader.drop()
 
     def close(self) -> None:
-        """Send what is ready and hang up now."""
+        """Send the replies that are ready and hang up now."""
         self.hang_up()
         self.flush()
         self._transport.close()
 
     def abort(self) -> None:
-        """Hang up at once, whatever the peer has not read yet."""
+        """Hang up at once, although the peer may have unread replies."""
         self._transport.abort()
 
     def reject(self, error: Error) -> None:
-        """Say why there is no room, and hang up."""
+        """Tell the peer why there is no room, and hang up."""
         self._out.append(self.refuse(error))
         self.hang_up()
         self.linger()
 
     def linger(self) -> None:
         """
-        Send what is ready, and hang up when the peer has, or soon.
+        Send the replies that are ready, and hang up when the peer has, or soon.
 
         It has sent something already: a socket closed with that unread is reset, and it might never
         read why.
@@ -454,7 +453,9 @@ class Connection(asyncio.Protocol):
     # The order of requests.
 
     def answered(self, slot: Slot) -> None:
-        """Take a slot's reply: send what is in order, begin what was held up."""
+        """
+        Take a slot's reply: send the replies that are in order, begin requests that were held up.
+        """
         self._begun_count -= 1
         if slot.waits:
             self._held_up = False
@@ -505,7 +506,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _pump(self) -> None:
-        """Begin what may begin, then send what is ready."""
+        """Begin requests that may begin, then send replies that are ready."""
         requests, out = self._requests, self._out
         turn, look = TURN_MAX, LOOK_EVERY
         began = 0.0
@@ -560,7 +561,9 @@ class Connection(asyncio.Protocol):
             self.flush()
 
     def _parse_on(self) -> None:
-        """Read further requests of what the peer sent: more than one turn of the loop is for."""
+        """
+        Read further requests of the peer's bytes, which were too many for one turn of the loop.
+        """
         self._parses = False
         self._requests += self._reader.go_on()
         self._pump()

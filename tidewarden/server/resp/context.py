@@ -1,4 +1,4 @@
-"""What the connections of a RESP door share: rooms, limits, users, counters."""
+"""Holds what the connections of a RESP door share: rooms, limits, users, counters."""
 
 from __future__ import annotations
 

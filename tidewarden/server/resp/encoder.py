@@ -1,5 +1,5 @@
 """
-Replies as bytes, in RESP2 and RESP3.
+Encodes replies as bytes, in RESP2 and RESP3.
 
 The two differ here in maps (RESP2: a flat array), nulls, booleans and floating-point numbers
 (RESP2: a byte string).
@@ -91,7 +91,7 @@ async def encode_list(items: AsyncIterable[object], resp: int) -> bytes:
 
 
 def encoded(reply: bytes, resp: int) -> bytes:
-    """Render what is encoded already."""
+    """Return a reply that is encoded already."""
     return reply
 
 

@@ -1,9 +1,8 @@
 """
-The plain put, take and ack go the shortest way through the door.
+Answers plain puts, takes and acks by the shortest way through the door.
 
-They go straight from the arguments to the queue, and from the script's reply to bytes.
-
-Each function returns None when the request is not plain (:mod:`tidewarden.queue.fast_path`) or not
+They go straight from the arguments to the queue, and from the script's reply to bytes. Each
+function returns None when the request is not plain (:mod:`tidewarden.queue.fast_path`) or not
 right: the ordinary handler then does it, or says what is wrong.
 """
 
@@ -60,7 +59,7 @@ class TakeSlot(Slot):
 
 
 class AckSlot(Slot):
-    """1 or 0 from ack.lua."""
+    """Awaits 1 or 0 from ack.lua."""
 
     __slots__ = ()
 

@@ -1,11 +1,11 @@
 """
-Bytes in, requests out: the reading half of RESP, without sockets.
+Parses RESP requests from bytes, without sockets.
 
 A request is a flat array of byte strings; a line that does not begin with ``*`` is an inline
-command (probes, telnet). Written here and not taken from hiredis, whose reader believes an
-announced length: the fourteen bytes ``*2147483647\\r\\n`` make it allocate two thousand million
-places, and freeing them again stops the loop for seconds. The usual chunk, whole requests of short
-arguments, is cut by one ``split``; the rest is walked argument by argument.
+command (probes, telnet). The parser is written here and not taken from hiredis, whose reader
+believes an announced length: the fourteen bytes ``*2147483647\\r\\n`` make it allocate two thousand
+million places, and freeing them again stops the loop for seconds. The usual chunk, whole requests
+of short arguments, is cut by one ``split``; the rest is walked argument by argument.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONG_BYTES = 65_536
 LINES_MAX = 8192
 STEPS_MAX = 4096  # of a walk in one go: arguments, and beginnings of requests
 DIGITS_MAX = 10
-"""Longest number in a header: ten digits, far above every limit."""
+"""The longest number in a header: ten digits, far above every limit."""
 
 Request = list[bytes]
 
@@ -100,14 +100,14 @@ class RequestReader:
         return self._read(data)
 
     def go_on(self) -> list[Request]:
-        """Return further requests of what was fed."""
+        """Return further requests of the bytes that were fed."""
         data = b"".join(self._chunks)
         self._chunks.clear()
         self.more = False
         return [] if self.failure is not None else self._read(data)
 
     def drop(self) -> None:
-        """Forget what was fed and is in no request yet."""
+        """Forget the bytes that were fed and are in no request yet."""
         self._chunks.clear()
         self.more = False
 
@@ -163,8 +163,9 @@ class RequestReader:
 
     def _begin(self, data: bytes, position: int, requests: list[Request]) -> int:
         """
-        Read an array's header or an inline command; returns where it ends, or -1 when it is not
-        whole yet.
+        Read an array's header or an inline command; return where it ends.
+
+        -1: it is not whole yet.
         """
         self._need = 0
         self._in_line = False
@@ -241,9 +242,7 @@ class RequestReader:
 
 def _split(data: bytes) -> list[Request] | None:
     """
-    Split the usual chunk: whole requests, no line end inside an argument.
-
-    None: it is not that.
+    Split the usual chunk: whole requests, no line end inside an argument; None: it is another.
     """
     parts = data.split(b"\r\n")
     last = len(parts) - 1

@@ -1,8 +1,8 @@
 """
-A peer's line from a further process of a node to the first one.
+Carries a peer's requests from a further process of a node to the first one.
 
-It is a socket pair of which the first process is given an end. The peer's requests go through it
-as they came, one at a time, and the replies back as they are.
+The line is a socket pair of which the first process is given an end. The peer's requests go through
+it as they came, one at a time, and the replies back as they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .parser import Request
 
 HandOver = Callable[[socket.socket, str | None, int, str], Awaitable[None]]
 """
-Gives the first process an end of a socket pair, for a user (None: nobody), a RESP version and the
+Gives the first process an end of a socket pair, for a user (None: no user), a RESP version and the
 address of a peer.
 """
 Push = Callable[[bytes], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""The place of one reply in the order of its connection's replies."""
+"""Keeps the place of one reply in the order of its connection's replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The RESP door: listens, keeps the connections, and reaches the rooms behind for their verbs."""
+"""
+Runs the RESP door: listens, keeps the connections, and reaches the rooms behind for their verbs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests since MULTI, until EXEC runs them or DISCARD drops them."""
+"""Keeps the requests since MULTI, until EXEC runs them or DISCARD drops them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who sends what: counted in bounded memory, and shown while it passes."""
+"""Counts who sends what in bounded memory, and shows requests while they pass."""

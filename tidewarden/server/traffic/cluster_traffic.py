@@ -24,20 +24,22 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
     nonce: bytes
     node: str
-    """Who is asked: at an address that is no longer its, another would answer for it."""
+    """
+    The node that is asked; at an address that is no longer its own, another would answer for it.
+    """
     by: By
     over: Over
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """Is a node's table, and of how many seconds it is."""
+    """Holds a node's table, and the seconds that it covers."""
 
     seconds: float
     parts: list[Part]
 
 
 def mac_of(cluster_secret: str) -> Mac:
-    """Return the MACs of nodes that share this secret."""
+    """Return what makes and checks the MACs of nodes that share this secret."""
     return mac_for(cluster_secret, b"tidewarden traffic between nodes 1")
 
 

@@ -1,4 +1,6 @@
-"""Hands what a further process of a node counts, and what its taps show, to the first process."""
+"""
+Hands the counts of a further process of a node, and the lines of its taps, to the first process.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from .tables import Part, parts_of
 from .tap import TapFilter, TapNews
 
 ROWS_A_PACKET = 50
-"""Of a table, or lines of a tap: even with long names they fit into a packet."""
+"""The most rows of a table, or lines of a tap, in a packet: even with long names they fit."""
 TAP_S = 0.1
 
 
@@ -39,7 +41,7 @@ class HandingOver:
         self._due = False
 
     def hand_over(self) -> None:
-        """Send what was counted since the last time."""
+        """Send the counts since the last time."""
         if not self._parts:
             tables = self._recorder.harvest()
             if tables.empty():
@@ -50,7 +52,7 @@ class HandingOver:
             self._parts.popleft()
 
     def follow(self, taps: Sequence[tuple[int, TapFilter]]) -> None:
-        """Show from now on what these taps want to see."""
+        """Show from now on the requests that these taps want to see."""
         self._recorder.taps.follow(taps, self._expect)
 
     def _expect(self) -> None:

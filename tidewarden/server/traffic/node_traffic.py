@@ -1,4 +1,6 @@
-"""What a node's processes have answered, of the last minute and since the start."""
+"""
+Adds up the requests that a node's processes have answered, of the last minute and since the start.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ GATHER_S = 1.0
 
 class NodeTraffic:
     """
-    Adds up what this process, the node's first, has noted and what further ones send.
+    Adds up the notes of this process, the node's first, and the tables that further ones send.
 
     Args:
         recorder: this process's.
@@ -33,15 +35,15 @@ class NodeTraffic:
             await rest(self._clock, GATHER_S)
 
     def gather(self) -> None:
-        """Add what this process has noted meanwhile."""
+        """Add the notes of this process since the last time."""
         self.add(self.recorder.harvest())
 
     def add(self, tables: Tables) -> None:
-        """Add what was counted anywhere in this node."""
+        """Add counts of any process of this node."""
         self._windows.add(tables, self._clock.monotonic())
 
     def seen(self, by: By, over: Over) -> tuple[SpaceSaving[Key], float]:
-        """Return what was counted, and of how many seconds it is."""
+        """Return the counts, and the seconds that they cover."""
         self.gather()
         return self._windows.seen(over, by, self._clock.monotonic())
 

@@ -23,12 +23,12 @@ NAME_MAX = 200
 CUT = "…"
 NO_NAME = "(no name)"
 """
-What is shown where a peer has sent something that no name can be: perhaps a token, or a grant with
-its secrets, where the name should stand.
+The word shown instead of a text that cannot be a name: it may be a token, or a grant with its
+secrets.
 """
 UNKNOWN = NO_NAME.encode()
 OF_ACCOUNTS = frozenset({"T.PUT", "T.GET", "T.PEEK", "T.ANSWERS", "T.REFRESH", "T.DELETE"})
-"""They are about a ``provider/account``."""
+"""The beginnings of verbs that are about a ``provider/account``."""
 _PROVIDER = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f\"{}<>]+")
 
@@ -113,7 +113,7 @@ class Recorder:
             tables.add(user or "", verb, shown_name(verb, name), peer, sums)
 
     def harvest(self) -> Tables:
-        """Hand over what was counted since the last time."""
+        """Hand over the counts since the last time."""
         self._empty()
         tables, self._tables = self._tables, Tables()
         return tables

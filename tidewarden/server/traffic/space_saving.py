@@ -56,7 +56,7 @@ class SpaceSaving(Generic[Key]):
         return len(self._entries)
 
     def add(self, key: Key, sums: Sequence[int]) -> None:
-        """Count what a key had, a number for each measure."""
+        """Count a key, by a number for each measure."""
         self.totals[:] = map(add, self.totals, sums)
         entry = self._entries.get(key)
         if entry is None:
@@ -67,7 +67,7 @@ class SpaceSaving(Generic[Key]):
             entry[: self.measures] = map(add, entry, sums)
 
     def merge(self, other: SpaceSaving[Key]) -> None:
-        """Add what another has counted, of requests that this one has not."""
+        """Add the counts of another, which are of other requests."""
         here, there = self._entries, other._entries
         floors = self.floors
         nothing = [0] * self.measures

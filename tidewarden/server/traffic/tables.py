@@ -1,5 +1,5 @@
 """
-Requests counted from five sides: by user, verb, name and peer, and by who asks what of which name.
+Counts requests from five sides: by user, verb, name, peer, and by user, verb and name together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .space_saving import COUNTERS, SpaceSaving
 By = Literal["request", "user", "verb", "queue", "peer"]
 """``request``: user, verb and name; ``queue``: the name, of a queue, provider, lock or schedule."""
 MEASURES = ("requests", "bytes_in", "bytes_out", "errors", "us")
-"""``us``: microseconds until they were answered."""
+"""The measures; ``us``: microseconds until requests were answered."""
 
 Key = tuple[str, ...]
 FIELDS: Mapping[By, tuple[str, ...]] = {
@@ -24,13 +24,15 @@ FIELDS: Mapping[By, tuple[str, ...]] = {
     "queue": ("kind", "name"),
     "peer": ("peer",),
 }
-"""What the parts of a key are."""
+"""The names of the parts of a key."""
 KINDS = {"T": "provider", "P": "provider", "L": "lock", "S": "schedule"}
 ROWS_A_PART = 100
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Is a piece of a table on its way to another process or node, its first floors and totals."""
+    """
+    Holds a piece of a table on its way to another process or node; the first has floors and totals.
+    """
 
     by: By
     measures: int
@@ -62,7 +64,7 @@ class Tables:
             by["queue"].add((kind, name), sums)
 
     def merge(self, other: Tables) -> None:
-        """Add what was counted elsewhere, or at another time."""
+        """Add counts from elsewhere, or of another time."""
         for side, table in self.by.items():
             table.merge(other.by[side])
 

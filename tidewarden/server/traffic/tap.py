@@ -18,14 +18,14 @@ import msgspec
 from tidewarden.clock import Clock
 
 LINES_MAX = 1000
-"""Of one tap that wait to be read; what comes when they are so many is dropped and counted."""
+"""The most lines of one tap that wait to be read; further ones are dropped and counted."""
 MS_MAX = 60_000
 ONE_IN_MAX = 1_000_000
 
 
 class TapFilter(msgspec.Struct, frozen=True, array_like=True):
     """
-    Says which requests a tap shows.
+    Chooses the requests that a tap shows.
 
     Args:
         user: of this user alone; None: of all.
@@ -52,7 +52,7 @@ class Request(NamedTuple):
 
 
 class TapLine(msgspec.Struct, frozen=True):
-    """Is what a tap shows of a request."""
+    """Holds the line that a tap shows of a request."""
 
     at_ms: int
     user: str
@@ -68,7 +68,7 @@ class TapLine(msgspec.Struct, frozen=True):
 
 
 class TapNews(msgspec.Struct, frozen=True, array_like=True):
-    """Is what another process of the node has for a tap."""
+    """Holds the lines that another process of the node has for a tap."""
 
     number: int
     lines: list[str]
@@ -92,7 +92,7 @@ class Tap:
     matched: int = 0
     dropped: int = 0
     passed: int = 0
-    """How many this process itself has matched, of which every so many-th is shown."""
+    """How many requests this process itself has matched, of which every so many-th is shown."""
 
     def add(self, line: str) -> None:
         """Keep a line for the reader, or count that it was dropped."""
@@ -171,7 +171,7 @@ class Taps:
     # Between the processes of a node.
 
     def follow(self, taps: Sequence[tuple[int, TapFilter]], notify: Callable[[], None]) -> None:
-        """Show what the first process says, and nothing else."""
+        """Show the requests of the taps that the first process names, and no others."""
         known = self.open
         self.open = {
             number: known.get(number) or Tap(number, wanted, notify) for number, wanted in taps
@@ -187,7 +187,7 @@ class Taps:
         return found
 
     def hear(self, news: TapNews) -> None:
-        """Give a tap what another process has shown."""
+        """Give a tap the lines that another process has shown."""
         tap = self.open.get(news.number)
         if tap is None:
             return

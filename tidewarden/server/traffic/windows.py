@@ -1,4 +1,4 @@
-"""What was counted in the last minute, and since the start."""
+"""Keeps the counts of the last minute, and those since the start."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Windows:
     def __init__(self, now: float) -> None:
         self._start = now
         self._all = Tables()
-        """Without the slot that runs."""
+        """The counts since the start, without those of the running slot."""
         self._closed: deque[_Slot] = deque(maxlen=SLOTS)
         self._running = _Slot(now, Tables())
 
     def add(self, tables: Tables, now: float) -> None:
-        """Add what was counted until now."""
+        """Add the counts until now."""
         if now - self._running.since >= SLOT_S:
             self._close(now)
         self._running.tables.merge(tables)
@@ -49,7 +49,7 @@ class Windows:
 
     def seen(self, over: Over, by: By, now: float) -> tuple[SpaceSaving[Key], float]:
         """
-        Return what was counted, and of how many seconds it is.
+        Return the counts, and the seconds that they cover.
 
         The last minute has sixty to seventy, or as many as there are since the start.
         """

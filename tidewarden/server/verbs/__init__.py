@@ -1,1 +1,1 @@
-"""Declares the verbs, and does what each asks."""
+"""Declares the verbs, and answers each."""

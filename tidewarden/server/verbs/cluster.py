@@ -1,4 +1,4 @@
-"""``R.*``: what this node knows of its cluster, and what changes the cluster."""
+"""Serves ``R.*``, which show this node's knowledge of its cluster, and change the cluster."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ AUDIT = Options(
 
 
 def status(connection: Connection, request: Request) -> bytes:
-    """R.STATUS."""
+    """Answer ``R.STATUS``."""
     return encoder.encode(dict(connection.server.services.cluster.status()), connection.resp)
 
 
 def transfer(connection: Connection, request: Request) -> Pending:
-    """R.TRANSFER."""
+    """Answer ``R.TRANSFER``."""
     node = text("A node's name", request[1]) if len(request) > 1 else None
     return Pending(_operations(connection).transfer(node), encoder.encode)
 
 
 def join(connection: Connection, request: Request) -> Pending:
-    """R.JOIN."""
+    """Answer ``R.JOIN``."""
     name, address = text("A node's name", request[1]), text("A node's address", request[2])
     return Pending(_operations(connection).join(name, address), encoder.encode)
 
 
 def leave(connection: Connection, request: Request) -> Pending:
-    """R.LEAVE."""
+    """Answer ``R.LEAVE``."""
     return Pending(_operations(connection).leave(text("A node's name", request[1])), encoder.encode)
 
 
 def backup(connection: Connection, request: Request) -> Pending:
-    """R.BACKUP: make one; READ a piece of it; DROP it."""
+    """Answer ``R.BACKUP``: make a backup; READ a piece of it; DROP it."""
     backups = served_backups(connection.server.services)
     if len(request) == 1:
         return Pending(backups.make(), encoder.encode)
@@ -62,13 +62,13 @@ def backup(connection: Connection, request: Request) -> Pending:
 
 
 def switchover(connection: Connection, request: Request) -> Pending:
-    """R.SWITCHOVER."""
+    """Answer ``R.SWITCHOVER``."""
     node = text("A node's name", request[1]) if len(request) > 1 else None
     return Pending(_stores(connection, "R.SWITCHOVER").switchover(node), encoder.encode)
 
 
 def recover(connection: Connection, request: Request) -> Pending:
-    """R.RECOVER: without ACCEPTLOSS it says what it would do, and does nothing."""
+    """Answer ``R.RECOVER``: without ACCEPTLOSS it says what it would do, and does nothing."""
     stores = _stores(connection, "R.RECOVER")
     named = list(request[1:])
     begin_empty = bool(named) and named[-1].upper() == b"BEGINEMPTY"
@@ -85,17 +85,17 @@ def recover(connection: Connection, request: Request) -> Pending:
 
 
 def confirm(connection: Connection, request: Request) -> Pending:
-    """R.CONFIRM."""
+    """Answer ``R.CONFIRM``."""
     return Pending(_stores(connection, "R.CONFIRM").confirm(), encoder.encode)
 
 
 def discarded(connection: Connection, request: Request) -> Pending:
-    """R.DISCARDED."""
+    """Answer ``R.DISCARDED``."""
     return Pending(_stores(connection, "R.DISCARDED").discarded(), encoder.encode)
 
 
 def audit(connection: Connection, request: Request) -> Pending:
-    """R.AUDIT."""
+    """Answer ``R.AUDIT``."""
     log = connection.server.services.audit
     if log is None:
         raise Error(NOTHING)

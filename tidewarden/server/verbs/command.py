@@ -1,5 +1,5 @@
 """
-What a verb is to the door: a name, a handler, and who may use it.
+Declares a verb for the door: a name, a handler, and who may use it.
 
 No business logic lives on this side.
 """
@@ -20,7 +20,7 @@ from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending, Slot
 
 ANY = 1 << 30
-"""As many arguments as a request may have."""
+"""The most arguments of a verb: as many as a request may have."""
 
 
 TOGETHER_MAX = 256

@@ -1,5 +1,5 @@
 """
-Stock clients need these verbs to connect.
+Serves the verbs that stock clients need to connect.
 
 They are HELLO, AUTH, PING, CLIENT, INFO, COMMAND, MULTI and their like.
 """
@@ -123,7 +123,7 @@ def leave(connection: Connection, request: Request) -> bytes:
 
 
 def reset(connection: Connection, request: Request) -> bytes:
-    """Answer ``RESET``: the peer is as if newly connected; what is held stays held."""
+    """Answer ``RESET``: the peer is as if newly connected, but its leases stay."""
     connection.resp = 2
     connection.peer.name = ""
     connection.mute = 0
@@ -167,7 +167,7 @@ def _set_name(connection: Connection, rest: Request) -> bytes:
 
 
 SAID = (b"LIB-NAME", b"LIB-VER", b"HOST", b"PID")
-"""What a client may say of itself: the first two as in Redis."""
+"""The names of what a client may tell of itself: the first two as in Redis."""
 
 
 def _set_info(connection: Connection, rest: Request) -> bytes:
@@ -196,7 +196,7 @@ OF_REDIS = (
     "idle=0 sub=0 psub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0"
     " omem=0 tot-mem=0"
 )
-"""What redis-py 5 cannot read a line of CLIENT INFO without; here it says nothing."""
+"""The fields without which redis-py 5 cannot read a line of CLIENT INFO; here they say nothing."""
 
 
 def _line(connection: Connection) -> str:
@@ -323,7 +323,7 @@ def _ok(result: object, resp: int) -> bytes:
 
 
 OF_OTHERS = (b"LIST", b"KILL")
-"""Subcommands of CLIENT that are about others."""
+"""The subcommands of CLIENT that are about other connections."""
 
 
 def _client_requires(request: Arguments) -> Iterable[Requirement]:

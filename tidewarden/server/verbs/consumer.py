@@ -1,4 +1,4 @@
-"""Shows and ends consumers: R.CONSUMERS, Q.HOLDERS, and what CLIENT KILL and SESSION END do."""
+"""Shows and ends consumers, for R.CONSUMERS, Q.HOLDERS, CLIENT KILL and SESSION END."""
 
 from __future__ import annotations
 
@@ -77,20 +77,20 @@ KILL = Options(
     },
 )
 TOGETHER = 4
-"""Questions of one connection that are under way at a time: each node reads all its consumers."""
+"""The most questions of one connection under way at a time: each node reads all its consumers."""
 ALL_OF_IT = ("spares", "node")
-"""Options of CLIENT KILL that name nobody."""
+"""The options of CLIENT KILL that name no connection."""
 
 
 def served_consumers(services: Services) -> ClusterConsumers:
-    """Return who knows the cluster's consumers. Raises: Error: this node does not."""
+    """Return the part that knows the cluster's consumers. Raises: Error: this node has none."""
     if services.consumers_of_cluster is None:
         raise Error("This node knows no consumers but its own.")
     return services.consumers_of_cluster
 
 
 def consumers(connection: Connection, request: Request) -> Pending:
-    """R.CONSUMERS."""
+    """Answer ``R.CONSUMERS``."""
     fields = CONSUMERS.parse(request, 1)
     known, peer = served_consumers(connection.server.services), connection.peer
     page = known.page(peer.user or DEFAULT_NAME, peer.rights, **fields)
@@ -98,7 +98,7 @@ def consumers(connection: Connection, request: Request) -> Pending:
 
 
 def holders(connection: Connection, request: Request) -> Pending:
-    """Q.HOLDERS."""
+    """Answer ``Q.HOLDERS``."""
     queue, fields = queue_name(request[1]), HOLDERS.parse(request, 2)
     page = served_consumers(connection.server.services).holders(queue, **fields)
     return Pending(_told(page), encoder.encode)
@@ -131,7 +131,7 @@ def kill(connection: Connection, rest: Request) -> Pending:
 
 
 def _all_of(found: Closed) -> int:
-    """Return how many were closed. Raises: Timeout: there may be others."""
+    """Return how many connections were closed. Raises: Timeout: there may be others."""
     if found.unreachable:
         silent = silent_ones(found.unreachable)
         raise Timeout(

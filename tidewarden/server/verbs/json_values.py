@@ -1,4 +1,4 @@
-"""Bounds what is made of JSON whose form nobody has declared: a megabyte of ``[],`` takes long."""
+"""Bounds the values of JSON that has no declared form: a megabyte of ``[],`` takes long."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def has_many_values(document: bytes) -> bool:
 
 
 def check_values(document: bytes) -> None:
-    """Raises: TooBig: the document may have more values than are read."""
+    """Check the document. Raises: TooBig: it may have more values than are read."""
     if has_many_values(document):
         raise TooBig(f"A document may have {VALUES_MAX:,} values, lists, members and commas alike.")

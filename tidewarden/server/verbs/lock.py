@@ -1,4 +1,4 @@
-"""``L.*``: locks."""
+"""Serves ``L.*``, the verbs of locks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIST = Options("L.LIST", {"COUNT": Option("count", number), "AFTER": Option("aft
 
 
 def acquire(connection: Connection, request: Request) -> Pending:
-    """L.ACQUIRE."""
+    """Answer ``L.ACQUIRE``."""
     name, lease_ms = _name(request), number("The lease (ms)", request[2])
     fields = ACQUIRE.parse(request, 3)
     if fields.get("key") == b"":
@@ -44,7 +44,7 @@ def acquire(connection: Connection, request: Request) -> Pending:
 
 
 def renew(connection: Connection, request: Request) -> Pending:
-    """L.RENEW."""
+    """Answer ``L.RENEW``."""
     name, fence, lease_ms = (
         _name(request),
         number("A fence", request[2]),
@@ -54,13 +54,13 @@ def renew(connection: Connection, request: Request) -> Pending:
 
 
 def release(connection: Connection, request: Request) -> Pending:
-    """L.RELEASE."""
+    """Answer ``L.RELEASE``."""
     name, fence = _name(request), number("A fence", request[2])
     return Pending(_locks(connection).release(connection.open_session(), name, fence), ok)
 
 
 def peek(connection: Connection, request: Request) -> Pending:
-    """L.PEEK."""
+    """Answer ``L.PEEK``."""
     server, rights = connection.server, connection.peer.rights
     return Pending(described_lock(server.services, rights, _name(request)), encoder.encode)
 
@@ -73,7 +73,7 @@ def described_lock(services: Services, rights: Rights, name: str) -> Awaitable[d
 
 
 def listing(connection: Connection, request: Request) -> Pending:
-    """L.LIST."""
+    """Answer ``L.LIST``."""
     fields = {"count": 100, "after": "", **LIST.parse(request, 1)}
     return Pending(seen_locks(_locks(connection), connection.peer.rights, **fields), _page)
 

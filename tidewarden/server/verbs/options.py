@@ -1,9 +1,8 @@
 """
-The options of a verb as a table: word, field, how its value is read.
+Parses the options of a verb by a table: word, field, how its value is read.
 
-Syntax only; what a value may be is the queue's.
-
-Options come in any order, in upper or lower case, each at most once.
+It checks syntax only; the queue checks the values. Options come in any order, in upper or lower
+case, each at most once.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def unsupported(word: str, value: bytes) -> NoReturn:
 
 
 def shown(value: bytes) -> str:
-    """Return what a caller sent, fit for an error message."""
+    """Return a caller's word in a form that fits an error message."""
     return repr(value[:40].decode("utf-8", "backslashreplace")) + ("…" if len(value) > 40 else "")
 
 
@@ -68,7 +67,7 @@ class Option:
 
 
 MAX_STALE = Option("max_stale_ms", number)
-"""Of reads: the answer may be so old, and then come from the node's own copy."""
+"""The options of reads: the answer may be so old, and then come from the node's own copy."""
 
 
 class Options:

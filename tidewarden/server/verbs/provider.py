@@ -1,5 +1,5 @@
 """
-``P.*``: providers that are put, shown and removed while nodes run.
+Serves ``P.*``, by which providers are put, shown and removed while nodes run.
 
 A secret is in no reply and in no error text.
 """
@@ -34,18 +34,18 @@ ADMIN, EXPORT = ("token:admin",), ("token:export",)
 
 
 def put(connection: Connection, request: Request) -> Pending:
-    """P.PUT."""
+    """Answer ``P.PUT``."""
     name = provider_name(request[1])
     return Pending(_stored(connection).put(name, bytes(request[2])), encoder.encode)
 
 
 def show(connection: Connection, request: Request) -> Pending:
-    """P.GET."""
+    """Answer ``P.GET``."""
     return Pending(_stored(connection).one(provider_name(request[1])), encoder.encode)
 
 
 def listing(connection: Connection, request: Request) -> Pending:
-    """P.LIST."""
+    """Answer ``P.LIST``."""
     return Pending(seen_providers(_stored(connection), connection.peer.rights), encoder.encode)
 
 
@@ -56,7 +56,7 @@ async def seen_providers(stored: StoredProviders, rights: Rights) -> list[dict[s
 
 
 def delete(connection: Connection, request: Request) -> Pending:
-    """P.DELETE."""
+    """Answer ``P.DELETE``."""
     return Pending(_stored(connection).remove(provider_name(request[1])), _integer)
 
 

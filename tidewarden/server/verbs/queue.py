@@ -1,6 +1,4 @@
-"""
-``Q.*`` of the hot path: from arguments to one call of the queue, and from its result to a reply.
-"""
+"""Serves the ``Q.*`` of the hot path, each by one call of the queue."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ def queue_name(argument: bytes) -> str:
 
 
 def put(connection: Connection, request: Request) -> Pending | Slot:
-    """Q.PUT."""
+    """Answer ``Q.PUT``."""
     if len(request) == 3 and (slot := fast_path.put(connection, request)) is not None:
         return slot
     queue = queue_name(request[1])
@@ -76,7 +74,7 @@ def put(connection: Connection, request: Request) -> Pending | Slot:
 
 
 def take(connection: Connection, request: Request) -> Pending | Slot:
-    """Q.TAKE."""
+    """Answer ``Q.TAKE``."""
     if len(request) <= 5 and (slot := fast_path.take(connection, request)) is not None:
         return slot
     server = connection.server
@@ -93,7 +91,7 @@ def take(connection: Connection, request: Request) -> Pending | Slot:
 
 
 def ack(connection: Connection, request: Request) -> Pending | Slot:
-    """Q.ACK."""
+    """Answer ``Q.ACK``."""
     if len(request) == 4 and (slot := fast_path.ack(connection, request)) is not None:
         return slot
     result = b""
@@ -119,7 +117,7 @@ def ack(connection: Connection, request: Request) -> Pending | Slot:
 
 
 def release(connection: Connection, request: Request) -> Pending:
-    """Q.RELEASE."""
+    """Answer ``Q.RELEASE``."""
     queue, task_id, lease = _leased(request)
     fields = RELEASE.parse(request, 4)
     return Pending(
@@ -131,7 +129,7 @@ def release(connection: Connection, request: Request) -> Pending:
 
 
 def fail(connection: Connection, request: Request) -> Pending:
-    """Q.FAIL."""
+    """Answer ``Q.FAIL``."""
     queue, task_id, lease = _leased(request)
     fields = {"delay_ms": None, **FAIL.parse(request, 4)}
     return Pending(
@@ -141,7 +139,7 @@ def fail(connection: Connection, request: Request) -> Pending:
 
 
 def bury(connection: Connection, request: Request) -> Pending:
-    """Q.BURY."""
+    """Answer ``Q.BURY``."""
     queue, task_id, lease = _leased(request)
     reason = BURY.parse(request, 4).get("reason", "")
     return Pending(
@@ -150,7 +148,7 @@ def bury(connection: Connection, request: Request) -> Pending:
 
 
 def touch(connection: Connection, request: Request) -> Pending:
-    """Q.TOUCH."""
+    """Answer ``Q.TOUCH``."""
     queue, task_id, lease = _leased(request)
     lease_ms = TOUCH.parse(request, 4).get("lease_ms", 0)
     return Pending(

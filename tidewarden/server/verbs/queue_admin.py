@@ -126,7 +126,7 @@ def _count_of(fields: dict[str, Any], missing: str) -> None:
 
 
 def update(connection: Connection, request: Request) -> Pending:
-    """Q.UPDATE."""
+    """Answer ``Q.UPDATE``."""
     queue, task_id = queue_name(request[1]), text("An id", request[2])
     fields = UPDATE.parse(request, 3)
     if not fields.keys() - {"lease"}:
@@ -137,7 +137,7 @@ def update(connection: Connection, request: Request) -> Pending:
 
 
 def delete(connection: Connection, request: Request) -> Pending:
-    """Q.DELETE."""
+    """Answer ``Q.DELETE``."""
     queue, task_id = queue_name(request[1]), text("An id", request[2])
     return Pending(
         connection.server.queues.admin.delete(queue, task_id, **DELETE.parse(request, 3)), integer
@@ -145,7 +145,7 @@ def delete(connection: Connection, request: Request) -> Pending:
 
 
 def peek(connection: Connection, request: Request) -> Pending:
-    """Q.PEEK of one task, or of a page of those in one state."""
+    """Answer ``Q.PEEK`` of one task, or of a page of those in one state."""
     queue = queue_name(request[1])
     queues = connection.server.queues
     if len(request) == 3 or (len(request) == 5 and request[3].upper() == b"MAXSTALE"):
@@ -168,14 +168,14 @@ def peek(connection: Connection, request: Request) -> Pending:
 
 
 def reasons(connection: Connection, request: Request) -> Pending:
-    """Q.REASONS."""
+    """Answer ``Q.REASONS``."""
     queue, stale = queue_name(request[1]), REASONS.parse(request, 2)
     found = connection.server.queues.admin.reasons(queue, **stale, marks=True)
     return Pending(found, encoder.encode)
 
 
 def wait(connection: Connection, request: Request) -> Pending:
-    """Q.WAIT."""
+    """Answer ``Q.WAIT``."""
     server = connection.server
     queue, task_id, wait_ms = (
         queue_name(request[1]),
@@ -188,13 +188,13 @@ def wait(connection: Connection, request: Request) -> Pending:
 
 
 def pause(connection: Connection, request: Request) -> Pending:
-    """Q.PAUSE."""
+    """Answer ``Q.PAUSE``."""
     ms = PAUSE.parse(request, 2).get("ms")
     return Pending(connection.server.queues.admin.pause(queue_name(request[1]), ms), ok)
 
 
 def resume(connection: Connection, request: Request) -> Pending:
-    """Q.RESUME."""
+    """Answer ``Q.RESUME``."""
     return Pending(connection.server.queues.admin.resume(queue_name(request[1])), ok)
 
 
@@ -208,24 +208,24 @@ def purge(connection: Connection, request: Request) -> Pending:
 
 
 def drop(connection: Connection, request: Request) -> Pending:
-    """Q.DROP."""
+    """Answer ``Q.DROP``."""
     queue, fields = queue_name(request[1]), DROP.parse(request, 2)
     return Pending(connection.server.queues.dropped.drop(queue, **fields), integer)
 
 
 def drop_topic(connection: Connection, request: Request) -> Pending:
-    """Q.DROPTOPIC."""
+    """Answer ``Q.DROPTOPIC``."""
     return Pending(connection.server.queues.dropped.drop_topic(queue_name(request[1])), integer)
 
 
 def release_all(connection: Connection, request: Request) -> Pending:
-    """Q.RELEASEALL."""
+    """Answer ``Q.RELEASEALL``."""
     queue, fields = queue_name(request[1]), RELEASE_ALL.parse(request, 2)
     return Pending(connection.server.queues.bulk.release_all(queue, **fields), integer)
 
 
 def move(connection: Connection, request: Request) -> Pending:
-    """Q.MOVE."""
+    """Answer ``Q.MOVE``."""
     fields = MOVE.parse(request, 2)
     _count_of(fields, "Q.MOVE needs COUNT n, or ALL, and TO queue.")
     if "target" not in fields:
@@ -237,7 +237,7 @@ def move(connection: Connection, request: Request) -> Pending:
 
 
 def link(connection: Connection, request: Request) -> Pending:
-    """Q.LINK."""
+    """Answer ``Q.LINK``."""
     topic, queue = queue_name(request[1]), queue_name(request[2])
     return Pending(
         connection.server.queues.topics.link(topic, queue, LINK.parse(request, 3)), integer
@@ -245,7 +245,7 @@ def link(connection: Connection, request: Request) -> Pending:
 
 
 def unlink(connection: Connection, request: Request) -> Pending:
-    """Q.UNLINK."""
+    """Answer ``Q.UNLINK``."""
     return Pending(
         connection.server.queues.topics.unlink(queue_name(request[1]), queue_name(request[2])),
         integer,
@@ -253,7 +253,7 @@ def unlink(connection: Connection, request: Request) -> Pending:
 
 
 def check(connection: Connection, request: Request) -> Pending:
-    """Q.CHECK of one queue, or of all, the system's too: it shows no task's content."""
+    """Answer ``Q.CHECK`` of one queue, or of all, the system's too: it shows no task's content."""
     queues = connection.server.queues
     if len(request) == 1:
         request = [request[0], b"*"]
@@ -273,7 +273,7 @@ def check(connection: Connection, request: Request) -> Pending:
 
 
 def stats(connection: Connection, request: Request) -> Pending:
-    """Q.STATS of one queue, or of all."""
+    """Answer ``Q.STATS`` of one queue, or of all."""
     queues = connection.server.queues
     rights = connection.peer.rights
     if len(request) > 1:
@@ -300,7 +300,7 @@ def stats(connection: Connection, request: Request) -> Pending:
 
 
 def names(connection: Connection, request: Request) -> Pending:
-    """Q.LIST."""
+    """Answer ``Q.LIST``."""
     queues, rights = connection.server.queues, connection.peer.rights
     if LIST.parse(request, 1):
         return Pending(seen_topics(queues, rights), encoder.encode)
@@ -326,7 +326,7 @@ async def seen_topics(queues: Queues, rights: Rights) -> dict[str, list[str]]:
 
 
 def config(connection: Connection, request: Request) -> Pending:
-    """Q.CONFIG, reading or setting."""
+    """Answer ``Q.CONFIG``, which reads or sets."""
     queue = queue_name(request[1])
     queues = connection.server.queues
     if len(request) == 2:

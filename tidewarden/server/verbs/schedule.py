@@ -1,4 +1,4 @@
-"""``S.*``: schedules."""
+"""Serves ``S.*``, the verbs of schedules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRIGGER_WORDS_MAX = 6
 
 
 def put(connection: Connection, request: Request) -> Pending:
-    """S.PUT."""
+    """Answer ``S.PUT``."""
     schedules = _schedules(connection)
     name = text("A schedule's name", request[1])
     words = [
@@ -48,7 +48,7 @@ def put(connection: Connection, request: Request) -> Pending:
 
 
 def listing(connection: Connection, request: Request) -> Pending:
-    """S.LIST."""
+    """Answer ``S.LIST``."""
     rights, schedules = connection.peer.rights, _schedules(connection)
 
     async def seen() -> list[dict[str, Any]]:
@@ -58,17 +58,17 @@ def listing(connection: Connection, request: Request) -> Pending:
 
 
 def delete(connection: Connection, request: Request) -> Pending:
-    """S.DELETE."""
+    """Answer ``S.DELETE``."""
     return Pending(_schedules(connection).delete(text("A schedule's name", request[1])), _integer)
 
 
 def pause(connection: Connection, request: Request) -> Pending:
-    """S.PAUSE."""
+    """Answer ``S.PAUSE``."""
     return Pending(_schedules(connection).pause(text("A schedule's name", request[1])), _ok)
 
 
 def resume(connection: Connection, request: Request) -> Pending:
-    """S.RESUME."""
+    """Answer ``S.RESUME``."""
     return Pending(_schedules(connection).resume(text("A schedule's name", request[1])), _integer)
 
 

@@ -1,4 +1,4 @@
-"""``SESSION``: the connection joins a session that outlives it, or ends one."""
+"""Serves ``SESSION``, by which a connection joins a session that outlives it, or ends one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every verb of the RESP door, by the bytes a peer may write it with."""
+"""Lists every verb of the RESP door, by the bytes that a peer may write it with."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def table(commands: Iterable[Command[Connection]]) -> dict[bytes, Command[Connec
 
 
 def _noting(command: Command[Connection], audited: Audited) -> Command[Connection]:
-    """Return the same verb, of which the audit log hears."""
+    """Return the same verb, which the audit log notes."""
 
     def handler(connection: Connection, request: Request) -> Outcome:
         outcome = command.handler(connection, request)

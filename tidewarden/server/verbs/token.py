@@ -1,5 +1,5 @@
 """
-``T.*``: from arguments to one call of the tokens, and from its result to a reply.
+Serves ``T.*`` and ``V.*``, each by one call of the tokens.
 
 A secret is in no error text.
 """
@@ -58,9 +58,9 @@ EXPORT = Options(
 )
 ROTATE = Options("V.ROTATE", {"FORCE": Option("force", None)})
 Note = Callable[[str], None]
-"""Is told an account, ``provider/name``."""
+"""Hears of an account, ``provider/name``."""
 STEERED = ("release", "probe", "quarantine")
-"""What an operator can have done about a provider."""
+"""The words for what an operator can do about a provider."""
 
 
 def fields_of(document: bytes) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def subject_name(argument: bytes) -> str:
 
 
 def put(connection: Connection, request: Request) -> Pending:
-    """T.PUT."""
+    """Answer ``T.PUT``."""
     options = PUT.parse(request, 3)
     account, fields, keep = (
         account_name(request[1]),
@@ -116,7 +116,7 @@ def put(connection: Connection, request: Request) -> Pending:
 
 
 def get(connection: Connection, request: Request) -> Pending:
-    """T.GET."""
+    """Answer ``T.GET``."""
     fields, name = GET.parse(request, 2), account_name(request[1])
     waits = _waits(connection, fields)
     render = _kept_token if fields.pop("keep", False) else _token
@@ -127,7 +127,7 @@ def get(connection: Connection, request: Request) -> Pending:
 
 
 def get_many(connection: Connection, request: Request) -> Pending:
-    """T.MGET."""
+    """Answer ``T.MGET``."""
     fields, start = MGET.parse_until(request, 1)
     names = [account_name(word) for word in request[start:]]
     if not names:
@@ -186,23 +186,23 @@ def _waits(connection: Connection, fields: dict[str, Any]) -> bool:
 
 
 def listing(connection: Connection, request: Request) -> Pending:
-    """T.LIST."""
+    """Answer ``T.LIST``."""
     seen = connection.peer.rights.accounts(*ACCOUNT_LOOK)
     return Pending(_tokens(connection).list(**LIST.parse(request, 1), seen=seen), encoder.encode)
 
 
 def peek(connection: Connection, request: Request) -> Pending:
-    """T.PEEK."""
+    """Answer ``T.PEEK``."""
     return Pending(_tokens(connection).peek(account_name(request[1])), encoder.encode)
 
 
 def why(connection: Connection, request: Request) -> Pending:
-    """T.WHY."""
+    """Answer ``T.WHY``."""
     return Pending(_tokens(connection).why(subject_name(request[1])), encoder.encode)
 
 
 def provider(connection: Connection, request: Request) -> Pending:
-    """T.PROVIDER."""
+    """Answer ``T.PROVIDER``."""
     action, name = lowered("An action", request[1]), provider_name(request[2])
     if action not in STEERED:
         allowed = ", ".join(STEERED).upper()
@@ -211,9 +211,7 @@ def provider(connection: Connection, request: Request) -> Pending:
 
 
 async def steered(tokens: Tokens, action: str, name: str) -> dict[str, Any]:
-    """
-    Do what an operator wants done about a provider; returns the provider's story from then on.
-    """
+    """Do an operator's act on a provider; return the provider's story from then on."""
     actions = {
         "release": tokens.release_provider,
         "probe": tokens.probe_provider,
@@ -224,18 +222,18 @@ async def steered(tokens: Tokens, action: str, name: str) -> dict[str, Any]:
 
 
 def refresh(connection: Connection, request: Request) -> Pending:
-    """T.REFRESH."""
+    """Answer ``T.REFRESH``."""
     fields = REFRESH.parse(request, 2)
     return Pending(_tokens(connection).refresh(account_name(request[1]), **fields), _ok)
 
 
 def delete(connection: Connection, request: Request) -> Pending:
-    """T.DELETE."""
+    """Answer ``T.DELETE``."""
     return Pending(_tokens(connection).delete(account_name(request[1])), _integer)
 
 
 def stats(connection: Connection, request: Request) -> Pending:
-    """T.STATS."""
+    """Answer ``T.STATS``."""
     return Pending(seen_stats(_tokens(connection), connection.peer.rights), encoder.encode)
 
 
@@ -246,7 +244,7 @@ async def seen_stats(tokens: Tokens, rights: Rights) -> dict[str, dict[str, Any]
 
 
 def export(connection: Connection, request: Request) -> Pending:
-    """T.EXPORT."""
+    """Answer ``T.EXPORT``."""
     options, exported = EXPORT.parse(request, 4), connection.peer.rights.accounts("token:export")
     told = _noting(connection, "T.EXPORT")
     return Pending(
@@ -258,7 +256,7 @@ def export(connection: Connection, request: Request) -> Pending:
 
 
 def import_sealed(connection: Connection, request: Request) -> Pending:
-    """T.IMPORT."""
+    """Answer ``T.IMPORT``."""
     written = connection.peer.rights.accounts("token:write")
     told = _noting(connection, "T.IMPORT")
     return Pending(
@@ -268,7 +266,7 @@ def import_sealed(connection: Connection, request: Request) -> Pending:
 
 
 def _noting(connection: Connection, action: str) -> Note:
-    """Return what tells the audit log of each account of a request."""
+    """Return the callback that tells the audit log of each account of a request."""
     audit, peer = connection.server.services.audit, connection.peer
     if audit is None:
         return ignored
@@ -276,7 +274,7 @@ def _noting(connection: Connection, action: str) -> Note:
 
 
 def _sealing(request: Request) -> tuple[bytes, bytes, int]:
-    """Key, id and next line of a sealed file. Raises: BadArg, which does not quote the key."""
+    """Read key, id and next line of a sealed file. Raises: BadArg, which does not quote the key."""
     try:
         key, file_id = bytes.fromhex(request[1].decode()), bytes.fromhex(request[2].decode())
     except ValueError:
@@ -285,17 +283,17 @@ def _sealing(request: Request) -> tuple[bytes, bytes, int]:
 
 
 def answers(connection: Connection, request: Request) -> Pending:
-    """T.ANSWERS."""
+    """Answer ``T.ANSWERS``."""
     return Pending(_tokens(connection).custody.answers(account_name(request[1])), encoder.encode)
 
 
 def vault_status(connection: Connection, request: Request) -> Pending:
-    """V.STATUS."""
+    """Answer ``V.STATUS``."""
     return Pending(_tokens(connection).custody.status(), encoder.encode)
 
 
 def vault_rotate(connection: Connection, request: Request) -> Pending:
-    """V.ROTATE."""
+    """Answer ``V.ROTATE``."""
     return Pending(_tokens(connection).custody.rotate(**ROTATE.parse(request, 1)), encoder.encode)
 
 

@@ -1,4 +1,4 @@
-"""``R.TRAFFIC`` and ``R.TAP``: who sends what, counted or as it passes."""
+"""Serves ``R.TRAFFIC`` and ``R.TAP``, which show requests, counted or as they pass."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ TAP = Options(
 )
 PUSH = "tap"
 AGAIN_S = 0.05
-"""Before a reader that has not read is tried again."""
+"""Seconds before a reader that has not read is tried again."""
 
 
 def traffic(connection: Connection, request: Request) -> Pending:
-    """R.TRAFFIC."""
+    """Answer ``R.TRAFFIC``."""
     query = TrafficQuery(**TRAFFIC.parse(request, 1))
     return Pending(_traffic_of(connection.server.services).report(query), _told)
 
@@ -96,7 +96,11 @@ def _traffic_of(services: Services) -> ClusterTraffic:
 
 
 def tap(connection: Connection, request: Request) -> Pending:
-    """R.TAP: lines are pushed in RESP3, and stand in the reply in RESP2, which has no pushes."""
+    """
+    Answer ``R.TAP``.
+
+    Lines are pushed in RESP3, and stand in the reply in RESP2, which has no pushes.
+    """
     if connection.transaction is not None:
         raise BadArg("R.TAP cannot be part of a transaction.")
     fields = TAP.parse(request, 1)
@@ -137,9 +141,9 @@ async def _shown(
 
 async def push_lines(connection: Connection, tap: Tap, over: Callable[[], bool]) -> int:
     """
-    Push what there is, a message a line; wait while the peer does not read, until it is over.
+    Push a tap's lines, a message each; wait while the peer does not read, until the tap is over.
 
-    What is left then is dropped: a peer that never reads would keep the tap from others.
+    Lines that are left then are dropped: a peer that never reads would keep the tap from others.
     """
     pushed = 0
     while lines := tap.take(100):

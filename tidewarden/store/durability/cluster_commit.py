@@ -1,4 +1,6 @@
-"""Group commits of a Redis Cluster: each answer waits for the one of the primary that gave it."""
+"""
+Commits groups on a Redis Cluster: each answer waits for the commit of the primary that gave it.
+"""
 
 from __future__ import annotations
 

@@ -94,10 +94,11 @@ class Durability:
 
     def told(self, server: StoreServer) -> bool:
         """
-        Note what the store that is connected now says of itself, for another may have taken over.
+        Note the facts of the store that is connected now, because another may have taken over.
 
-        Returns whether it brings every write to disk if the store at the start did. If not, tokens
-        wait for what it can do, and each group of a queue's ``fsync`` finds it out by itself.
+        Returns whether it brings every write to disk if the store at the start did. If it does not,
+        tokens wait for what it can do, and each group of a queue's ``fsync`` finds that out by
+        itself.
         """
         if self._embedded:
             return True  # see ask_embedded
@@ -149,9 +150,7 @@ class Durability:
         """
         Ask a store that did not sync every write whether it does now.
 
-        Its settings may have been changed.
-
-        Raises: StoreDown; Error: it does not tell.
+        An operator may have changed its settings. Raises: StoreDown; Error: it does not tell.
         """
         if self._embedded or self._synced:
             return
@@ -185,11 +184,11 @@ class Durability:
 
     @property
     def of_new_queues(self) -> Literal["one", "quorum"]:
-        """Return the durability of a queue for which none is named."""
+        """Return the durability of a queue that names none."""
         return "quorum" if self._replicated else "one"
 
     def refusal(self, durability: str) -> str:
-        """Say why the durability cannot be had here and what to do about it; empty: it can."""
+        """Return why the durability cannot be had here and what to do about it; empty: it can."""
         if durability == "quorum" and not (self.replicas or self._replicated):
             if self._embedded:
                 return (
@@ -339,9 +338,9 @@ class Durability:
 
     def shown(self, data: StoreClient) -> Callable[[], Awaitable[None]]:
         """
-        Return a function that waits until what a read by ``data`` found may be shown.
+        Return a function that waits until the result of a read by ``data`` may be shown.
 
-        That is once every store that may take over has it, and none has taken over: who reads later
+        That is once every store that may take over has it, and none has taken over: a later reader
         is shown nothing older. Call this before the read is sent, and the function after the
         answer. Only stores that replicate as an in-sync set are waited for.
 
@@ -352,7 +351,7 @@ class Durability:
         return self._by_set_of(data).begun() if replicates else at_once
 
     async def stop(self) -> None:
-        """Stop every group commit; the outcome of waiting answers is told to be unknown."""
+        """Stop every group commit, and report the outcome of waiting answers as unknown."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -394,7 +393,7 @@ class Durability:
     @property
     def confirms(self) -> bool:
         """
-        Tell whether the in-sync set of replicated stores confirms writes, as far as is known.
+        Return whether the in-sync set of replicated stores confirms writes, as far as is known.
 
         While it does not, the primary may be one that is cut off, and its answers old.
         """

@@ -17,7 +17,7 @@ from typing import Any
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.store.connection import Arg, ReplyError, StoreConnection, pack
-from tidewarden.store.removal_first import removal_first
+from tidewarden.store.full_store_writes import full_store_write
 from tidewarden.store.reply_errors import error_of
 from tidewarden.store.reply_sink import ReplySink, fail_reply, ignore_errors
 
@@ -29,7 +29,7 @@ AWAKE = pack(("CONFIG", "SET", "appendfsync", "always"))
 
 
 class FsyncCommit(GroupCommit):
-    """Commits what is sent by :attr:`route`: an answer leaves once its write is on disk."""
+    """Commits the scripts sent by :attr:`route`: an answer leaves once its write is on disk."""
 
     def __init__(
         self, data: StoreConnection, link: StoreConnection, key: str, limit_ms: int, clock: Clock
@@ -65,7 +65,7 @@ class FsyncCommit(GroupCommit):
         return (
             self._mark
             if made
-            else pack(removal_first("SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS))
+            else pack(full_store_write("SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS))
         )
 
     async def _written(self) -> asyncio.Future[Any]:
@@ -123,7 +123,7 @@ class FsyncCommit(GroupCommit):
         if self._task is not None or KEEP_MS - left_ms < REST_MS:
             await link.call("UNWATCH")
             return False
-        mark = removal_first(
+        mark = full_store_write(
             "SET", self._key, uuid.uuid4().hex, "PX", KEEP_MS - REST_MS
         )  # another value of the same age
         words = (("MULTI",), mark, ("CONFIG", "SET", "appendfsync", "everysec"), ("EXEC",))
@@ -219,12 +219,12 @@ class FsyncReply:
         self.done = receiver.done
 
     def set_result(self, reply: Any, /) -> None:
-        """Note the reply; whether the write lasts is not known yet."""
+        """Note the reply, although it is not known yet whether the write lasts."""
         self._reply = reply
         self._window.hold(self)
 
     def set_exception(self, error: BaseException, /) -> None:
-        """Pass on that the call was refused, or that its outcome is unknown."""
+        """Pass the error on: the call was refused, or its outcome is unknown."""
         fail_reply(self._receiver, error)
 
     def confirmed(self) -> None:

@@ -1,11 +1,13 @@
 """
-Commits in groups: answers leave once as many servers have their writes as is required.
+Commits writes in groups: answers leave once as many servers have their writes as is required.
 
-WAIT and WAITAOF speak of what their own connection wrote, so a group is a write of our own on a
-connection of its own, made after the answers were read: whatever ran at that server before stands
-before it in the order that replicas receive. Behind the write stand the wait and the question which
-server it is: the replication id of a primary is drawn anew at each start and at each promotion, so
-the same id as on the connection where the answers came from means that nothing was lost in between.
+WAIT and WAITAOF count the writes of their own connection, so a group is a write of our own on a
+connection of its own, made after the answers were read: all scripts that ran at that server before
+stand before it in the order that replicas receive. Behind the write stand the wait and the question
+which server it is: the replication id of a primary is drawn anew at each start and at each
+promotion, so the same id as on the connection where the answers came from means that nothing was
+lost in between.
+
 One group is under way at a time and the next gathers meanwhile: commits cost round trips per group,
 not per write.
 """
@@ -24,7 +26,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.histograms import COMMITS, Family
 from tidewarden.store.connection import Arg, StoreConnection, pack
-from tidewarden.store.removal_first import removal_first
+from tidewarden.store.full_store_writes import full_store_write
 
 from .held_answers import DOWN, HeldAnswer, HeldAnswers, firm
 from .server_identity import INFO, ServerIdentity, ServerQuestion, identity_of
@@ -61,7 +63,7 @@ class Requirement:
         return here + there
 
     def __str__(self) -> str:
-        """Say in a message what was not had."""
+        """Word the requirement for a message that it was not met."""
         here = "the primary's disk" if self.disk or self.disk_here else ""
         there = f"{self.replicas} replica{'s' * (self.replicas != 1)}" if self.replicas else ""
         return " and ".join(filter(None, (here, there))) + (
@@ -71,12 +73,11 @@ class Requirement:
 
 class GroupCommit:
     """
-    Commits in groups what scripts wrote by the link ``data``.
+    Commits in groups the writes of scripts by the link ``data``.
 
-    ``link`` leads to the same primary and does nothing else.
-
-    ``key`` is the key of its own write (in a cluster: of a slot of that primary); ``limit_ms``: an
-    answer whose group is not through by then fails.
+    ``link`` leads to the same primary and does nothing else. ``key`` is the key of its own write
+    (in a cluster: of a slot of that primary); ``limit_ms``: an answer whose group is not through by
+    then fails.
     """
 
     def __init__(
@@ -113,9 +114,9 @@ class GroupCommit:
         return self._held.missed
 
     def _write_to(self, key: str) -> None:
-        """Let the groups' own write be of this key."""
+        """Use this key for the groups' own write."""
         self._mark = pack(("PEXPIRE", key, KEEP_MS))  # a write that a full store takes, too
-        self._first_mark = pack(removal_first("SET", key, "1", "PX", KEEP_MS))
+        self._first_mark = pack(full_store_write("SET", key, "1", "PX", KEEP_MS))
         self._there = False  # whether the key is, as far as we know
 
     def ground(self) -> ServerIdentity[str]:
@@ -128,7 +129,7 @@ class GroupCommit:
 
     def add(self, ground: ServerIdentity[str], answer: HeldAnswer) -> None:
         """
-        Tell ``answer``, which was read just now, once it is firm or cannot be known to be.
+        Tell ``answer``, which was read just now, once it is firm, or once that cannot be known.
 
         ``ground`` was made before it was sent.
         """
@@ -150,7 +151,7 @@ class GroupCommit:
         return functools.partial(firm, self.add, self.ground())
 
     async def stop(self) -> None:
-        """Stop; the outcome of waiting answers, and of all from now on, is told to be unknown."""
+        """Stop, and report the outcome of waiting answers, and of all from now on, as unknown."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -185,9 +186,8 @@ class GroupCommit:
 
     def _failed(self, why: str) -> None:
         """
-        Note that a group failed.
-
-        It is logged once, and not while there is no connection, which says so itself.
+        Note that a group failed; log it once, unless the connection is lost, which logs that
+        itself.
         """
         if self._link.up and not self._complained:
             self._complained = True
@@ -212,7 +212,7 @@ class GroupCommit:
 
     async def _group(self) -> str:
         """
-        Write, wait, and return the identity of the server: all that ran there before is firm.
+        Write, wait, and return the identity of the server; all writes that it ran before are firm.
 
         A key that had been removed costs a second try. Raises: NoQuorum: too few servers have the
         write; StoreDown, Error: the outcome is unknown.

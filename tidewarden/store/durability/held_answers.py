@@ -17,21 +17,17 @@ DOWN = "this node goes down, or the server is no primary any more"
 
 
 class Moved(NoQuorum):
-    """Tells that another server took over since an answer, which may have lost its write."""
+    """Says that another server took over since an answer and may have lost its write."""
 
 
 class HeldAnswer(Protocol):
-    """
-    Is told whether the write of an answer that is held back is firm.
-
-    The methods do not raise.
-    """
+    """Hears whether the write of an answer that is held back is firm. The methods do not raise."""
 
     def confirmed(self) -> None:
         """Hand the answer out."""
 
     def missed(self, error: NoQuorum, /) -> None:
-        """Hand out that it is not known whether the write lasts."""
+        """Report that it is not known whether the write lasts."""
 
 
 class HeldFuture:
@@ -55,7 +51,7 @@ class HeldFuture:
 
 
 def firm(add: Callable[[Ground, HeldAnswer], None], ground: Ground) -> asyncio.Future[None]:
-    """Have ``add`` hold back an answer that was read just now; return what ends with its write."""
+    """Have ``add`` hold back an answer that was read just now; return a future of its write."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     add(ground, HeldFuture(future))
     return future
@@ -106,19 +102,19 @@ class HeldAnswers:
         self.why = ""  # the latest group failed
 
     def add(self, answer: HeldAnswer, identity: object, line: Line | None = None) -> None:
-        """Let an answer gather with those of the next group, or wait in the ``line`` of its own."""
+        """Add an answer to those of the next group, or to the ``line`` of its own."""
         call = WaitingCall(answer, identity, self._loop.time() + self.limit_ms / 1000)
         (self.gathered if line is None else line).append(call)
         if self._timer is None:
             self._timer = self._loop.call_at(call.until, self.expire)
 
     def take_over(self, line: Line) -> None:
-        """Move what has gathered behind what stands in ``line``."""
+        """Move the gathered answers behind those in ``line``."""
         line.extend(self.gathered)
         self.gathered.clear()
 
     def miss(self, answer: HeldAnswer, why: str, kind: type[NoQuorum] = NoQuorum) -> None:
-        """Hand out that an answer's write may or may not last."""
+        """Report that an answer's write may or may not last."""
         self.missed += 1
         answer.missed(
             kind(
@@ -151,7 +147,7 @@ class HeldAnswers:
         self._timer = self._loop.call_at(min(ends), self.expire) if ends else None
 
     def end(self) -> None:
-        """Miss every answer: no group is committed any more."""
+        """Miss every answer, because no group is committed any more."""
         if self._timer is not None:
             self._timer.cancel()
         for line in (*self.lines, self.gathered):

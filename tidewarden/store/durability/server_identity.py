@@ -64,7 +64,7 @@ class ServerIdentity(Generic[Name]):
 
     @property
     def stands(self) -> bool:
-        """Tell whether an answer that was read just now on the link came from that server."""
+        """Return whether an answer that was read just now on the link came from that server."""
         return not self.lost and self.connects == self._link.reconnects
 
 

@@ -37,8 +37,8 @@ log = logging.getLogger("tidewarden.store")
 
 LANES = 4
 """
-Connections for flights. A call takes a third of its flight's time, so the fourth is in reserve for
-calls of other queues.
+The number of connections for flights. A call takes a third of its flight's time, so the fourth is
+in reserve for calls of other queues.
 """
 GROUPS_MAX = 2
 """With so many flights under way, none begins for answers alone: they gather for the next one."""
@@ -54,19 +54,18 @@ AWHILE_S = 2.0
 WARN_S = 60.0
 ROLE = pack(("ROLE",))
 ANSWERS = 5
-"""Answers of a confirmation: mark, ROLE, WAIT, ROLE, HMGET."""
+"""The number of answers of a confirmation: mark, ROLE, WAIT, ROLE, HMGET."""
 WHOM = "every store in sync"
 TOO_FEW = "fewer than a majority of the stores have every write"
 
 
 class SetCommit:
     """
-    Commits by the in-sync set what scripts wrote by the link ``data``.
+    Commits the writes of scripts by the link ``data`` by the in-sync set.
 
     ``links`` lead to the same primary and do nothing else; each carries one flight at a time. They
-    are launched already, and stop with this object.
-
-    ``limit_ms``: an answer whose group is not through by then fails.
+    are launched already, and stop with this object. ``limit_ms``: an answer whose group is not
+    through by then fails.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class SetCommit:
 
     @property
     def confirms(self) -> bool:
-        """Tell whether the set confirms writes, as far as is known."""
+        """Return whether the set confirms writes, as far as is known."""
         return not self._refuses
 
     def ground(self) -> ServerIdentity[Primaryship]:
@@ -148,7 +147,7 @@ class SetCommit:
         flight: Flight | None = None,
     ) -> None:
         """
-        Tell ``answer``, which was read just now, once it is firm or cannot be known to be.
+        Tell ``answer``, which was read just now, once it is firm, or once that cannot be known.
 
         ``ground`` was made before it was sent. ``flight``: the one by which it was sent.
         """
@@ -204,7 +203,7 @@ class SetCommit:
     # --- the flights
 
     def _start(self) -> None:
-        """Begin a flight for what has gathered, unless enough are under way that will end."""
+        """Begin a flight for the gathered answers, unless enough are under way that will end."""
         self._starting = False
         if self._held.gathered and len(self._lanes) - len(self._idle) < GROUPS_MAX:
             self._begin_next()
@@ -242,7 +241,7 @@ class SetCommit:
         flight.leave(self._mark + wait_for(self._waits_for) + self._seen)
 
     def ended(self, lane: Lane, answers: Sequence[Any]) -> None:
-        """Take in the answers of the confirmation on ``lane``, which are all there."""
+        """Evaluate the answers of the confirmation on ``lane``, which are all there."""
         if self._stopped:
             return
         took_s = SystemClock.monotonic() - lane.began_s
@@ -302,7 +301,7 @@ class SetCommit:
         lane.again = self._loop.call_later(pause_s, self._begin, lane)
 
     def _overdue(self, since: float) -> None:
-        """Note that an answer's time is over, which has waited ``since`` then."""
+        """Note that the time of an answer is over, which has waited since ``since``."""
         if self._confirmed_at <= since:
             self._trouble_since = self._trouble_since or since
             self._held.why = self._held.why or "the primary does not answer"
@@ -369,7 +368,7 @@ class Lane:
 
     @property
     def is_known(self) -> bool:
-        """Tell whether the server behind the connection has said who it is; if not, ask it."""
+        """Return whether the server behind the connection has said who it is; if not, ask it."""
         return self.link.up and self.server.asked().identity is not None
 
     def rest(self) -> None:
@@ -421,13 +420,13 @@ class Flight:
         self._commit.add(ground, answer, self)
 
     def leave(self, confirmation: bytes) -> None:
-        """Send what has boarded, and the confirmation behind it."""
+        """Send the calls that have boarded, and the confirmation behind them."""
         self.boards = False
         packed, self._packed = b"".join((*self._packed, confirmation)), []
         self.lane.link.send_together(packed, self, len(self.calls) + ANSWERS)
 
     def done(self) -> bool:
-        """Tell whether the flight has ended, perhaps before all answers came."""
+        """Return whether the flight has ended, perhaps before all answers came."""
         return self._over
 
     def set_result(self, answer: Any, /) -> None:

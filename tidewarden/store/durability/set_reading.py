@@ -60,22 +60,22 @@ def others_of(in_sync: bytes, own: bytes) -> frozenset[bytes] | None:
 
 
 class GroupReading(NamedTuple):
-    """Says what one confirmation found."""
+    """Holds the result of one confirmation."""
 
     complete: bool
-    """Every member of the set has the mark, and all that stands before it."""
+    """Every member of the set has the mark, and all writes before it."""
     missing: Sequence[bytes] = ()
     """The members that do not have it."""
     waits_for: int = 1
-    """How many replicas the next WAIT is for."""
+    """The number of replicas that the next WAIT waits for."""
     other: bool = False
-    """The server was of another primaryship than the one that is known."""
+    """The server was of another primaryship than the known one."""
     too_few: bool = False
     """The set is empty: fewer than a majority of the stores have every write."""
 
 
 def read_group(answers: Sequence[Any], known: Primaryship) -> GroupReading:
-    """Read the answers of a confirmation, where ``known`` is the primary that is known."""
+    """Read the answers of a confirmation; ``known`` is the known primary."""
     _, (role, offset, *_), _, (role_then, _, *replicas), (view, in_sync, member) = answers
     if role != b"master" or role_then != b"master":
         return GroupReading(False, other=True)

@@ -1,5 +1,5 @@
 """
-Makes the commands for what a replicated store's data say of the primaryship that writes them.
+Makes the commands on the primaryship that a replicated store's data name.
 
 The hash ``{cluster}:primary`` has ``view``, ``stamp``, ``set``, ``seq``, ``founding`` and ``node``
 (the ``node.incarnation`` that opened it). Only the functions of ``view_library.lua`` write it,
@@ -20,7 +20,7 @@ LIBRARY = "#!lua name=tidewarden_view\n" + (
 
 
 def primary_key(cluster: str) -> str:
-    """Return the key of the hash that tells of the primaryship."""
+    """Return the key of the hash of the primaryship."""
     return f"{{{cluster}}}:primary"
 
 

@@ -1,10 +1,10 @@
 """
 Holds the one connection by which a node gives orders to its own store.
 
-Orders must not overtake each other, not even those whose callers have gone. So what was sent is
-never given up: the next order waits until the store has answered what it owes. Where the connection
-itself was lost while the store lives, the next one first ends the former at the server: what lay
-there unread is then not executed.
+Orders must not overtake each other, not even orders whose callers have gone. So an order that was
+sent is never given up: the next one waits until the store has answered all earlier ones. If the
+connection itself was lost while the store lives, the next order first ends the former connection at
+the server, so that unread orders there are not executed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Command = Sequence[str | bytes | int]
 ReplyError = hiredis.ReplyError
 PREFIX = "tidewarden-"
 CONTROL = f"{PREFIX}control"
-"""Name of the connection by which a node orders its own store about."""
+"""The name of the connection by which a node gives orders to its own store."""
 
 
 class ControlLink:
     """
-    Asks one store, by its socket, one thing after the other, as user ``daemon``.
+    Sends commands to one store, by its socket, one after the other, as user ``daemon``.
 
-    It connects when it is asked. Use it in one event loop.
+    It connects when a command is sent. Use it in one event loop.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ControlLink:
         self._on_lost = on_lost
         self._turn = asyncio.Lock()
         self._connection: _Connection | None = None
-        """The one that is logged in."""
+        """The connection that is logged in."""
 
     @property
     def connected(self) -> bool:
@@ -84,7 +84,7 @@ class ControlLink:
             self._connection.abort()
 
     async def _connect(self) -> _Connection:
-        """Connect and log in. Nothing was ordered before that, so an attempt can be given up."""
+        """Connect and log in. No order was sent before, so an attempt can be given up."""
         loop = asyncio.get_running_loop()
         # One object an attempt: of one that is given up while it succeeds uvloop closes the
         # transport, and tells its protocol that it was made, but never that it was lost.
@@ -145,14 +145,14 @@ class _Connection(asyncio.Protocol):
         return await asyncio.shield(done)
 
     def check(self) -> asyncio.Transport:
-        """Return what it is carried by. Raises: StoreDown: it was lost."""
+        """Return the transport. Raises: StoreDown: the connection was lost."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise self._lost()
         return transport
 
     def abort(self) -> None:
-        """End it; what is owed has no answer."""
+        """End the connection; commands under way get no answer."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -183,7 +183,7 @@ class _Connection(asyncio.Protocol):
 
 
 def refuse_errors(answers: Sequence[Any]) -> None:
-    """Raises: StoreDown: one of the answers is an error."""
+    """Check the answers. Raises: StoreDown: one of them is an error."""
     for answer in answers:
         if isinstance(answer, ReplyError):
             raise StoreDown(f"the store refuses: {answer}")

@@ -1,4 +1,4 @@
-"""The passwords by which a replicated store knows who asks, all made of the cluster's secret."""
+"""Makes the passwords by which a replicated store knows its users, all of the cluster's secret."""
 
 from __future__ import annotations
 
@@ -27,13 +27,21 @@ class StoreCredentials:
     """
 
     client: str = field(repr=False)
-    """Of ``default``, whom clients log in as; the store knows that user while it is open."""
+    """
+    The password of ``default``, as which clients log in; the store knows that user while it is
+    open.
+    """
     daemon: str = field(repr=False)
-    """Of ``daemon``, as whom the store's own node decides its role; it may do everything."""
+    """
+    The password of ``daemon``, as which the store's own node decides its role; it may do
+    everything.
+    """
     replica: str = field(repr=False)
-    """Of ``replica``, as whom a store asks another for its data; it may do nothing else."""
+    """
+    The password of ``replica``, as which a store asks another for its data; it may do nothing else.
+    """
     reader: str = field(repr=False)
-    """Of ``reader``, who may read, also where the store is no primary."""
+    """The password of ``reader``, which may read, also while the store is no primary."""
 
     @classmethod
     def of(cls, cluster_secret: str) -> StoreCredentials:

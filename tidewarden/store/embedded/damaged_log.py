@@ -17,12 +17,14 @@ GIVEN_UP = f"{NOTICE}.given-up"
 
 
 def tell(folder: Path, file: Path) -> None:
-    """Say that the store cannot start, for that file of its log is damaged. Raises: OSError."""
+    """
+    Note that the store cannot start, because this file of its log is damaged. Raises: OSError.
+    """
     (folder / NOTICE).write_text(f"{file}\n{_state(file)}", "utf-8")
 
 
 def told(folder: Path) -> str:
-    """Return which file of the log was said to be damaged; empty: none was."""
+    """Return the file of the log that is noted as damaged; empty: none is."""
     return _read(folder / NOTICE)[0]
 
 
@@ -36,7 +38,7 @@ def give_up(folder: Path) -> bool:
 
 
 def is_given_up(folder: Path) -> bool:
-    """Return whether the log may be set aside, and nobody has mended it since it was damaged."""
+    """Return whether the log may be set aside, and has not been mended since it was damaged."""
     file, state = _read(folder / GIVEN_UP)
     return bool(file) and _state(Path(file)) == state
 
@@ -48,7 +50,7 @@ def forget(folder: Path) -> None:
 
 
 def _read(notice: Path) -> tuple[str, str]:
-    """Return the file, and how it was; empty: there is no such notice."""
+    """Return the file of the notice, and its state then; empty: there is no such notice."""
     with contextlib.suppress(OSError, ValueError):
         file, _, state = notice.read_text("utf-8").partition("\n")
         return file, state
@@ -56,7 +58,7 @@ def _read(notice: Path) -> tuple[str, str]:
 
 
 def _state(file: Path) -> str:
-    """Return what is another after any change of the file."""
+    """Return a word that differs after any change of the file."""
     try:
         found = file.stat()
     except OSError:

@@ -39,26 +39,26 @@ log = logging.getLogger("tidewarden.store")
 
 PATH = "/internal/carry"
 STEP_S = 2.0
-"""Longest that a stranger may take to prove itself, or the connection to the store."""
+"""The longest time for a stranger's proof, or for the connection to the store."""
 ASKED_S = 1.5
 """
-Longest that all carriers together are asked, each for its share: who connects waits for 5 s, and
-the store itself is tried after them.
+The longest time for which all carriers together are asked, each for its share: a client waits for 5
+s, and the store itself is tried after them.
 """
 ALIVE_S = 2.0
-"""A side that hears nothing asks so often whether the other is there, and waits half of it."""
+"""A side that hears nothing asks the other so often whether it is there, and waits half as long."""
 CLOSE_S = 1.0
-"""How long a side that closes waits for the other to do so, and to take what is left for it."""
+"""How long a side that closes waits for the other to close, and to take the remaining bytes."""
 LINES_MAX = 64
-"""Connections that take a detour; a node's own are a dozen for each of its processes."""
+"""The most connections that take a detour; a node's own are a dozen for each of its processes."""
 CARRIED_MAX = 256
-"""Connections that one node carries for all others."""
+"""The most connections that one node carries for all others."""
 PIECE_BYTES = 32 * 1024
 MESSAGE_BYTES_MAX = 2 * PIECE_BYTES
 
 
 class Line(Protocol):
-    """Is a WebSocket of aiohttp, at either end."""
+    """Names the part of aiohttp's WebSockets, of either end, that is used here."""
 
     async def receive(self) -> aiohttp.WSMessage: ...
     async def send_bytes(self, data: bytes, /) -> None: ...
@@ -70,13 +70,13 @@ class Errand(msgspec.Struct, frozen=True, array_like=True):
 
     nonce: bytes
     carrier: str
-    """Who is asked: at an address that is no longer its, another would carry."""
+    """The node that is asked; at an address that is no longer its own, another would carry."""
     node: str
-    """Whose store it leads to."""
+    """The node whose store the connection leads to."""
 
 
 def mac_of(cluster_secret: str) -> Mac:
-    """Return the MACs of nodes that share this secret."""
+    """Return what makes and checks the MACs of nodes that share this secret."""
     return mac_for(cluster_secret, b"tidewarden detours between nodes 1")
 
 
@@ -104,13 +104,13 @@ class Detour:
         tls: bool,
     ) -> None:
         self.node = ""
-        """Whose store connections are led to; empty: nobody's, and none is taken."""
+        """The node to whose store connections are led; empty: none, and no connection is taken."""
         self.carrier = ""
-        """Who carried last; empty: nobody yet."""
+        """The node that carried last; empty: none yet."""
         self.why = ""
         """Why the last connection was not carried; empty: it was."""
         self.connections = 0
-        """Those that another node carries now."""
+        """The number of connections that another node carries now."""
         self._mac, self._carriers, self._address = mac, carriers, address
         self._scheme = "https" if tls else "http"
         self._door = Door("detour", clock, self._lead, LINES_MAX)
@@ -195,7 +195,11 @@ class Detour:
         return None
 
     async def _ask(self, name: str, address: str, node: str) -> Line:
-        """Raises: StoreDown: it does not carry; OSError, aiohttp.ClientError, ValueError."""
+        """
+        Ask a node to carry a connection.
+
+        Raises: StoreDown: it does not carry; OSError, aiohttp.ClientError, ValueError.
+        """
         if self._session is None:
             straight = aiohttp.TraceConfig()
             straight.on_request_redirect.append(_refuse_redirect)
@@ -270,13 +274,13 @@ class Carrier:
             self._lines.discard(line)
 
     async def close(self) -> None:
-        """End what is carried: its ends find other ways."""
+        """End every carried connection; their ends find other ways."""
         await asyncio.gather(*(line.close() for line in [*self._lines]), return_exceptions=True)
 
     async def _connected(
         self, line: Line, errand: bytes
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to the store, and tell whoever asked. Raises: StoreDown: it is refused."""
+        """Connect to the store, and tell the node that asked. Raises: StoreDown: it is refused."""
         try:
             asked = msgspec.msgpack.decode(errand, type=Errand)
             if asked.carrier != self._name:
@@ -301,7 +305,9 @@ class Carrier:
 
 
 async def _received(line: Line) -> bytes:
-    """Raises: ConnectionError: the line ended, or brought something else."""
+    """
+    Return the next message. Raises: ConnectionError: the line ended, or brought something else.
+    """
     message = await line.receive()
     if message.type is not aiohttp.WSMsgType.BINARY:
         raise ConnectionError("the connection was closed during the greeting")
@@ -311,7 +317,7 @@ async def _received(line: Line) -> bytes:
 async def _refuse_redirect(
     _session: object, _context: object, found: aiohttp.TraceRequestRedirectParams
 ) -> None:
-    """Raises: aiohttp.ClientError: always; a node leads nowhere else."""
+    """Refuse a redirect. Raises: aiohttp.ClientError: always, because a node leads nowhere else."""
     found.response.close()
     raise aiohttp.ClientError("what answers there leads elsewhere")
 
@@ -328,7 +334,7 @@ async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWr
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection once the other end has taken what is left for it, or had time to."""
+    """Close a connection once the other end has taken the remaining bytes, or had time to."""
     if writer.transport.is_closing():
         return
     writer.close()

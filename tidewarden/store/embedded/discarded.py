@@ -1,9 +1,9 @@
 """
-Data of a store, diverged or not to be read, set aside before the primary's replace them.
+Sets a store's diverged or unreadable data aside, before the primary's replace them.
 
 Diverged data are hard links to the files of its log, which cost nothing while the store has them as
-well. Whether they are gone from the store is known once it has caught up: where that took a whole
-copy, the store's log has another base, and what was set aside is kept; else it is dropped. Two are
+well. Once the store has caught up it is known whether they are gone from it: if it took a whole
+copy, its log has another base, and the data set aside are kept; else they are dropped. Two are
 kept.
 """
 
@@ -68,7 +68,7 @@ def set_damaged_aside(folder: Path, member: str, at_ms: int) -> Path:
 
 def settle(folder: Path) -> list[tuple[Path, bool]]:
     """
-    Keep what was set aside and is gone from the store, drop what is not; the store has caught up.
+    Keep data that are gone from the store, which has caught up, and drop those that are not.
 
     Returns: what is kept from now on, and whether it may be missed. Raises: OSError.
     """
@@ -95,7 +95,7 @@ def settle(folder: Path) -> list[tuple[Path, bool]]:
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
-    """Return what is kept, the oldest first: ``path``, ``bytes``, ``at_ms``, ``view``, ``seq``."""
+    """Return the kept data, the oldest first: ``path``, ``bytes``, ``at_ms``, ``view``, ``seq``."""
     found = []
     for note in _notes(folder):
         if note["kept"]:
@@ -121,7 +121,7 @@ def _note(
 
 
 def _notes(folder: Path) -> list[dict[str, Any]]:
-    """Return what was noted of each, the oldest first; one without a note was not finished."""
+    """Return the note of each, the oldest first; data without a note were not finished."""
     notes = []
     for place in (folder / FOLDER).glob("*/"):
         with contextlib.suppress(OSError, ValueError):

@@ -1,12 +1,11 @@
 """
-Remembers which starts of a store have lost nothing of what the starts before them had.
+Remembers which starts of a store have every write that the starts before them had.
 
 A store that was killed and started again on the same boot of its host has every write that it ever
-acknowledged: they were in the kernel's hands. So may one that ended in order, whatever happened
+acknowledged: they were in the kernel's hands. So may a store that ended in order, whatever happened
 since. A store that was cut off by a power failure, or in the midst of taking over another's data,
-may not: its lineage begins anew, and it is no member of any in-sync set.
-
-All of it lies in the store's folder, and is on disk before the store starts.
+may not: its lineage begins anew, and it is no member of any in-sync set. The lineage lies in the
+store's folder, and is on disk before the store starts.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MARKER = "syncing"
 PLACE = "place"
 """An empty file, made once in each folder: see :func:`place_of`."""
 KEPT_MAX = 64
-"""Earlier starts that are remembered: more would be a store that does nothing but start."""
+"""The most earlier starts that are remembered: with more a store would do nothing but start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +31,13 @@ class Lineage:
     """Names the starts whose every write a store's data have."""
 
     boot_id: str
-    """Boot of the host on which it was last written."""
+    """The boot of the host on which the lineage was last written."""
     incarnations: tuple[str, ...]
-    """Newest last; the last one is the start that runs, or ran last."""
+    """The starts, the newest last, which runs, or ran last."""
     clean: bool
-    """Whether that one ended in order, all of its log on disk."""
+    """Whether the last start ended in order, all of its log on disk."""
     place: str
-    """Names the store's folder: a copy of the folder is not the folder, and may be an old one."""
+    """The name of the store's folder; a copy of the folder, which may be old, has another."""
 
     @property
     def incarnation(self) -> str:
@@ -47,12 +46,12 @@ class Lineage:
 
     @property
     def continues(self) -> tuple[str, ...]:
-        """Return the starts before it, newest last."""
+        """Return the starts before the last one, the newest last."""
         return self.incarnations[:-1]
 
 
 def boot_id() -> str:
-    """Return a word that is another after each boot of this host; empty where there is none."""
+    """Return a word that differs after each boot of this host; empty: the host has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -60,7 +59,7 @@ def boot_id() -> str:
 
 
 def read(folder: Path) -> Lineage | None:
-    """Return what was written last; None where nothing was, or nothing that can be read."""
+    """Return the lineage that was written last; None: there is none that can be read."""
     try:
         found = json.loads((folder / LINEAGE).read_text("utf-8"))
         lineage = Lineage(
@@ -101,7 +100,7 @@ def continued(
 
 def place_of(folder: Path) -> str:
     """
-    Return a word that is another in every copy of a store's folder, also in the folder's place.
+    Return a word that differs in every copy of a store's folder, also in the folder's place.
 
     Raises: OSError: it cannot be written.
     """

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 ZEROS_MIN = 8
-"""Fewer between two commands are not looked for: texts of tasks may have as many."""
+"""Fewer zeros between two commands are not looked for: texts of tasks may have as many."""
 CHUNK_BYTES = 2**20
 REMARK_BYTES = 512
-"""Of a line at most; a server reads no longer ones."""
+"""The longest remark, because a server reads no longer lines."""
 LINE_BYTES_MAX = 64
 _INCREMENT = re.compile(r"^file (\S+) seq (\d+) type i", re.MULTILINE)
 
@@ -105,7 +105,7 @@ def holes(log: BinaryIO) -> list[tuple[int, int]]:
 
 
 def _zeros_end(log: BinaryIO, at: int) -> int:
-    """Go to the end of the zeros, of which the first was read at ``at``."""
+    """Go to the end of the zeros that begin at ``at``; the first of them was read."""
     end = at + 1
     while chunk := log.read(CHUNK_BYTES):
         rest = chunk.lstrip(b"\0")

@@ -1,13 +1,13 @@
 """
-The embedded store: a valkey-server that its daemon runs.
+Runs the embedded store: a valkey-server that belongs to its daemon.
 
 The daemon starts it, watches it, restarts it after a crash, and stops it.
 
-**Every start gets a new view.** Lease numbers begin with the view, so what a crash took from the
-counters cannot come back as a number given twice. To make sure that nobody takes a lease before the
-view is on disk, the server starts with a password that only this object knows; the view is raised
-with ``appendfsync always``; only then does the server learn the password that its clients have.
-Until then they are refused (``LOADING``, ``WRONGPASS``) and must try again.
+**Every start gets a new view.** Lease numbers begin with the view, so numbers that a crash took
+from the counters cannot come back and be given twice. To make sure that no client takes a lease
+before the view is on disk, the server starts with a password that only this object knows; the view
+is raised with ``appendfsync always``; only then does the server learn the password that its clients
+have. Until then they are refused (``LOADING``, ``WRONGPASS``) and must try again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class EmbeddedStore:
         self._files = ServerFolder(folder, config.binary)
         self.folder = self._files.path
         self.view = 0
-        """Number of the running start; 0 before the first."""
+        """The number of the running start; 0 before the first."""
         self._config = config
         self._cluster_name = cluster_name
         self._password = password
@@ -245,7 +245,9 @@ class EmbeddedStore:
         return view
 
     async def _loaded(self, client: Redis, process: asyncio.subprocess.Process) -> None:
-        """Return when the server answers. Loading may take as long as it needs; silence may not."""
+        """
+        Return when the server answers; it may load for as long as it needs, but not be silent.
+        """
         silent_until = self._clock.monotonic() + SILENCE_S_MAX
         while True:
             try:
@@ -261,7 +263,7 @@ class EmbeddedStore:
 
 
 def _refusal(error: BaseException, server: ServerProcess) -> str:
-    """Say why a running server was ended: what it answered, or that it did not answer."""
+    """Word why a running server was ended: its answer, or that it did not answer."""
     said = (
         f"refused its start: {error}"
         if str(error)

@@ -1,4 +1,4 @@
-"""Holds what one valkey-server has on disk: its settings, log, socket, and the right to run it."""
+"""Holds the folder of one valkey-server: its settings, log, socket, and the right to run it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ SOCKET_PATH_BYTES_MAX = 107
 LOG_BYTES_MAX = 16 * 1024 * 1024
 _DAMAGED = re.compile(r" # Bad file format reading the append only file (\S+\.incr\.aof):")
 Setting = tuple[str, str]
-"""A name, and the rest of its line, quoted where that is needed: see :func:`quoted`."""
+"""A setting's name, and the rest of its line, quoted where that is needed: see :func:`quoted`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """Is one start of a server."""
+    """Holds one start of a server."""
 
     process: asyncio.subprocess.Process
     log_path: Path
     log_from: int
-    """Where in its log this start begins."""
+    """The offset in its log at which this start begins."""
 
     def damaged_file(self) -> str:
         """Return which file of its log the server has refused as damaged; empty: none."""
@@ -50,7 +50,9 @@ class ServerProcess:
             return file.read(65_536).decode(errors="replace").strip().splitlines()
 
     def why_ended(self, error: BaseException | None = None) -> str:
-        """Say why it ended: what it logged last says more than a refused connection."""
+        """
+        Word why the server ended, by its last log line, which says more than a refused connection.
+        """
         lines = self._lines()
         # Its warnings (of the host's settings, say) are no reason to end.
         told = [line for line in lines if " # " in line and " # WARNING " not in line] or lines
@@ -62,7 +64,7 @@ class ServerProcess:
 
 
 class ServerFolder:
-    """Is the folder of one valkey-server, which only the holder of its locks may start."""
+    """Holds the folder of one valkey-server, which only the holder of its locks may start."""
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class ServerFolder:
         return self.path / "valkey.log"
 
     def usual_settings(self) -> list[Setting]:
-        """Return what every store of ours is started with, alone or not."""
+        """Return the settings with which every store of ours is started, alone or not."""
         return [
             ("unixsocket", quoted(str(self.socket_path))),
             ("unixsocketperm", "600"),
@@ -140,12 +142,14 @@ class ServerFolder:
             raise
 
     def release(self) -> None:
-        """Give the right back; harmless when it is not had."""
+        """Give the right to start the server back; harmless when it is not held."""
         for lock in self._locks:
             lock.release()
 
     def mend_log(self) -> bool:
-        """Mend what a full disk has done to the log: see :mod:`log_repair`. Returns: whether it."""
+        """
+        Mend the log where a full disk has damaged it, and return whether: see :mod:`log_repair`.
+        """
         try:
             zeros = log_repair.mend(self.path)
         except OSError as error:  # the server meets with it, too, and says so
@@ -200,10 +204,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _own_private_folder(folder: Path) -> None:
-    """
-    Make ``folder`` in a place that everybody may write to, or make sure that it is ours and closed
-    to others.
-    """
+    """Make ``folder`` in a public place, or make sure that it is ours and closed to others."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()

@@ -14,8 +14,8 @@ log = logging.getLogger("tidewarden.store")
 BACKOFF_S_MAX = 10.0
 STEADY_S = BACKOFF_S_MAX
 """
-A server that ran for so long is started again as if it had never ended: one that goes on ending is
-started no more often by that than with the longest pause.
+A server that ran for so long is started again as if it had never ended; a server that keeps ending
+is started no more often by that than with the longest pause.
 """
 
 
@@ -55,7 +55,7 @@ class ServerWatch:
             backoff_s = await self._start_again(backoff_s, launch)
 
     async def _start_again(self, backoff_s: float, launch: Callable[[], Awaitable[str]]) -> float:
-        """Try until it runs. Returns: the next pause."""
+        """Start the server, again and again until it runs, and return the next pause."""
         while True:
             await sleep(self._clock, backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)

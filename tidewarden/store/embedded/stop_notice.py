@@ -13,15 +13,15 @@ NOTICE = "stopping"
 
 
 def give(folder: Path) -> None:
-    """Say that the store is about to stop. Raises: OSError."""
+    """Write down that the store is about to stop. Raises: OSError."""
     (folder / NOTICE).touch(mode=0o600)
 
 
 def is_given(folder: Path) -> bool:
-    """Tell whether that was said, and the node has not done what it does then."""
+    """Return whether the notice is there, which the node takes away once it has acted on it."""
     return (folder / NOTICE).exists()
 
 
 def take_away(folder: Path) -> None:
-    """Note that the node has done it, or that the store was started again. Raises: OSError."""
+    """Take the notice away: the node has acted, or the store was started again. Raises: OSError."""
     (folder / NOTICE).unlink(missing_ok=True)

@@ -36,15 +36,17 @@ from .server_watch import ServerWatch
 log = logging.getLogger("tidewarden.store")
 
 BACKOFF_S_FIRST = 0.05
-"""A lone crash costs no more; the cluster elects another primary in a few hundredths."""
+"""
+The pause after a lone crash; the cluster elects another primary in a few hundredths of a second.
+"""
 STOP_GRACE_S = 20.0
 ANSWER_S_MAX = 30.0
 LOOK_S = 1.0
-"""Between two looks whether the folder is still there."""
+"""Seconds between two looks whether the folder is still there."""
 FUNCTIONS_FROM = (7, 0)
-"""Version of a server from which on replicas have functions and read-only scripts."""
+"""The first version of a server whose replicas have functions and read-only scripts."""
 NOBODY = "127.0.0.1 1"
-"""Where a store looks for its primary until its node has said who that is."""
+"""The address at which a store looks for its primary until its node has named one."""
 
 
 class StoreHost:
@@ -148,7 +150,7 @@ class StoreHost:
         await self._watch.run(ended, launch)
 
     async def _ended_or_gone(self, server: ServerProcess) -> bool:
-        """Return when the server has ended; whether that was because its folder was removed."""
+        """Return when the server has ended, and whether because its folder was removed."""
         ending = asyncio.ensure_future(server.process.wait())
         try:
             while not (await asyncio.wait({ending}, timeout=LOOK_S))[0]:
@@ -177,9 +179,10 @@ class StoreHost:
 
     async def prepare_stop(self, limit_s: float) -> None:
         """
-        Have the node hand the primary over, and the store leave the set, where a node runs.
+        Have the node, if one runs, hand the primary over, and the store leave the set.
 
-        It is another process, or it would have done so. Returns when it has, or ``limit_s`` later.
+        The node is another process, or it would have done so. Returns when it has, or ``limit_s``
+        later.
         """
         try:
             async with asyncio.timeout(limit_s):
@@ -194,7 +197,7 @@ class StoreHost:
             log.warning("the store stops without its node's knowing: %s", error)
 
     async def _has_node(self) -> bool:
-        """Tell whether a node orders this store about. Raises: RedisError, OSError."""
+        """Return whether a node gives this store orders. Raises: RedisError, OSError."""
         async with Redis(
             unix_socket_path=str(self.socket_path),
             username=DAEMON,
@@ -276,7 +279,7 @@ class StoreHost:
             log.warning("%s cannot be written: %s", self.folder, error.strerror or error)
 
     async def _answers(self, server: ServerProcess) -> None:
-        """Return when the server takes connections; whether it has loaded is not its host's."""
+        """Return when the server takes connections, although it may still load its data."""
         until = self._clock.monotonic() + ANSWER_S_MAX
         while True:
             with contextlib.suppress(OSError):

@@ -44,12 +44,14 @@ log = logging.getLogger("tidewarden.store")
 UPSTREAM = "upstream"
 OUTWARD_PORT = "outward_port"
 HANDSHAKE_S = 5.0
-"""Longest a TLS handshake may take, and as long again what a peer needs to log in at the store."""
+"""The longest time for a TLS handshake, and again for a peer's login at the store."""
 STRANGERS_MAX = 64
-"""Connections that have not logged in at the store yet; one more, and the oldest is closed."""
+"""
+The most connections that have not logged in at the store yet; for one more the oldest is closed.
+"""
 CONNECTIONS_MAX = 2000
 OUTWARD_STRANGERS_MAX = 8
-"""The same for those that go outwards: a replica needs one, and while it changes over two."""
+"""The same for outward connections: a replica needs one, and two while it changes over."""
 SAID_S = 10.0
 BACKLOG = 128
 
@@ -205,7 +207,7 @@ class StoreTunnel:
     # --- certificates
 
     def _renew_if_changed(self) -> None:
-        """Go on with a certificate that was renewed; one that does not fit is told of."""
+        """Use a renewed certificate from now on; log one that does not fit."""
         try:
             if self._stamps_now() != self._stamps:
                 self._renew()
@@ -214,7 +216,7 @@ class StoreTunnel:
                 log.error("the certificate of the store's port was not read anew: %s", error)
 
     def _renew(self) -> None:
-        """Raises: OSError, ValueError: of what the files hold."""
+        """Load the certificate's files anew. Raises: OSError, ValueError: the files do not fit."""
         node = self._node
         stamps = self._stamps_now()
         server = tls.server_context(node.tls_cert, node.tls_key)
@@ -238,9 +240,9 @@ class Guest:
 
     def hear(self, data: bytes) -> bool:
         """
-        Look at what the store answers; returns whether it has let the guest in.
+        Read the store's answer; return whether it has let the guest in.
 
-        It answers errors alone before a login.
+        The store answers nothing but errors before a login.
         """
         if all(line.startswith(b"-") for line in data.splitlines()):
             return False
@@ -248,12 +250,12 @@ class Guest:
         return True
 
     def know(self) -> None:
-        """Note that the guest is a stranger no more."""
+        """Note that the guest is no stranger any more."""
         self._door.strangers.pop(self, None)
         self.on_known()
 
     def hang_up(self) -> None:
-        """Close its connection, if it is not: a handshake that was cut short leaves it open."""
+        """Close its connection, which a handshake that was cut short leaves open."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -283,7 +285,7 @@ class Door:
         self._accepting: list[asyncio.Task[None]] = []
         self.guests: dict[Guest, asyncio.Task[None]] = {}
         self.strangers: dict[Guest, None] = {}
-        """In the order in which they came."""
+        """The strangers, in the order in which they came."""
 
     @property
     def port(self) -> int:

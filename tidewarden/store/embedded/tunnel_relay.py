@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 BUFFER_BYTES = 256 * 1024
-"""Kept for a side that does not read; the other is not read meanwhile."""
+"""The most bytes that are kept for a side that does not read; the other is not read meanwhile."""
 LINGER_S = 5.0
-"""How long a side may take over what is left for it, once the other has ended."""
+"""How long a side may take to read its remaining bytes, once the other has ended."""
 SILENT_S = 10
 """After so many seconds without an answer from the other host's kernel a connection is dead."""
 
@@ -43,7 +43,7 @@ class Relay:
 
 
 class End(asyncio.Protocol):
-    """Is one side of a relay."""
+    """Serves one side of a relay."""
 
     other: End
 
@@ -66,7 +66,7 @@ class End(asyncio.Protocol):
             self.other.begin(self.transport)
 
     def begin(self, out: asyncio.Transport) -> None:
-        """Join the other side: it gets what came meanwhile, and all that comes."""
+        """Join the other side, which gets the bytes that came meanwhile and all that come."""
         for data in self._early:
             out.write(data)
         self._early.clear()
@@ -103,7 +103,7 @@ class End(asyncio.Protocol):
         asyncio.get_running_loop().call_later(LINGER_S, self.other.give_up)
 
     def give_up(self) -> None:
-        """Close at once, if it is not closed yet."""
+        """Close this side at once, unless it is closed already."""
         if not self.lost and self.transport is not None:
             self.transport.abort()
 

@@ -1,5 +1,5 @@
 """
-A link's interface before the primaries of a Redis Cluster.
+Calls the primaries of a Redis Cluster as if they were one server.
 
 Each call goes to the primary that has the slot of its key.
 """
@@ -45,8 +45,8 @@ class ClusterClient:
     """
     Keeps one connection to each primary of a Redis Cluster.
 
-    What is not executed where it was sent is sent again for five seconds, as is what finds no
-    connection: in the order of each slot, one of them first to try. Nothing else is.
+    A call that was not executed where it was sent, or that found no connection, is sent again for
+    five seconds: in the order of each slot, one call first to try. No other call is.
 
     ``on_up`` and ``on_ready`` are every link's; ``on_ready`` is told which.
     """
@@ -190,10 +190,7 @@ class ClusterClient:
         self._again()
 
     def _still(self) -> bool:
-        """
-        Return whether a server owes answers for so long that another may have been made primary in
-        its place.
-        """
+        """Return whether a server owes answers for so long that another may be primary by now."""
         return any(link.owes_s > STILL_S for link in self._links.values())
 
     def _link_to(self, place: str) -> StoreConnection:
@@ -213,8 +210,10 @@ class ClusterClient:
 
     async def _leave(self, place: str, link: StoreConnection) -> None:
         """
-        Close a connection once its answers have come: its server may have been given up by its
-        cluster and never answer, or have given its slots away and go on.
+        Close a connection once its answers have come.
+
+        Its server may have been given up by its cluster and never answer, or have given its slots
+        away and go on.
         """
         self._ended_reconnects += link.reconnects
         until = self._clock.monotonic() + LINGER_S
@@ -346,7 +345,8 @@ class ClusterClient:
 
     def _again(self) -> None:
         """
-        Give up what has waited for too long; of each slot that has a connection, send one to try.
+        Give up calls that have waited for too long; try one call of each slot that has a
+        connection.
         """
         now = self._loop.time()
         for slot, room in list(self._rooms.items()):

@@ -1,7 +1,7 @@
 """
-A call to a Redis Cluster under way.
+Follows a call to a Redis Cluster that is under way.
 
-It is sent again where the server said that it has executed nothing.
+The call is sent again where the server said that it has executed nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Redirector(Protocol):
         """
         Take back a call that the server at the end of ``link`` has not executed.
 
-        ``first``: it was sent to try for those that wait.
+        ``first``: it was sent to try for the calls that wait.
         """
 
     def through(self, slot: int) -> None:
@@ -74,7 +74,7 @@ class RedirectedCall:
         self.set_result = receiver.set_result
 
     def probe(self) -> None:
-        """Send it as a probe: its answer is wanted also by a caller who has gone."""
+        """Send the call as a probe, whose answer is needed although its caller may have gone."""
         self._probes = True
         self.done = _never
         self.set_result = self._probed
@@ -91,7 +91,7 @@ class RedirectedCall:
         self.set_result = self._receiver.set_result
 
     def goes_by(self, link: StoreConnection) -> None:
-        """Note the connection it goes by next, and tell a call that wants to go there before it."""
+        """Note the connection that the call goes by next, and tell another call to go before it."""
         self.link = link
         if self._sent_by is not None:
             self._sent_by(link)

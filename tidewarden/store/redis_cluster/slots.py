@@ -1,5 +1,5 @@
 """
-The slots of a Redis Cluster: which slot has a key, and which server has a slot.
+Maps keys to slots and slots to servers of a Redis Cluster.
 
 It decides which server's word counts.
 """
@@ -147,18 +147,17 @@ class SlotMap:
 
     def is_foreign(self, answer: SlotsReply) -> bool:
         """
-        Tell whether a server knows none of the primaries.
+        Return whether a server knows none of the primaries.
 
-        Then it has left their cluster, or is of another.
-
-        Its epochs are another cluster's, and may be the greater ones. A primary that has failed is
-        known on, until it is forgotten; by then its successor is one of the primaries.
+        Then it has left their cluster, or is of another; its epochs are another cluster's, and may
+        be the greater ones. A primary that has failed is known on, until it is forgotten; by then
+        its successor is one of the primaries.
         """
         names = {self._names[place] for place in self.primaries() if place in self._names}
         return bool(names and answer.members) and names.isdisjoint(answer.members)
 
     def merge(self, asked: str, answer: SlotsReply) -> bool:
-        """Take over what the server at ``asked`` said. Whether anything has changed."""
+        """Take over the reply of the server at ``asked``; return whether anything has changed."""
         if self._latest.get(asked) == answer:
             return False
         if len(self._latest) >= LATEST_MAX:
@@ -183,7 +182,7 @@ class SlotMap:
 
     def moved(self, slot: int, place: str) -> bool:
         """
-        Note what a server answered by MOVED. Whether that is new.
+        Note a server's answer MOVED; return whether it is new.
 
         Until :meth:`settle`, only a greater epoch says otherwise: most servers do not know of it
         yet.
@@ -197,9 +196,9 @@ class SlotMap:
 
     def settle(self) -> None:
         """
-        Let the servers' answers count again after a redirection.
+        Let the servers' answers count again, a while after a redirection.
 
-        It is a while ago, and they may have been of one that was behind.
+        They did not, because they may have been of a server that was behind.
         """
         for slot in self._redirected:
             self._epochs[slot] = int(self._epochs[slot])

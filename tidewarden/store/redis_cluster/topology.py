@@ -1,5 +1,5 @@
 """
-A store that is a Redis Cluster: its URL, and the owner of each slot.
+Parses the URL of a Redis Cluster, and finds the owner of each slot.
 
 All links of a process share it, and it is kept fresh.
 """
@@ -115,7 +115,7 @@ class Topology:
         return self.address.url_of(place)
 
     def why(self) -> str:
-        """Return why nothing is known."""
+        """Return why no slot's owner is known."""
         whys = dict.fromkeys(
             filter(None, (*(link.why for link in self._askers.values()), *self.troubles.values()))
         )

@@ -39,10 +39,10 @@ PRELUDE = "prelude.lua"
 OFFER_S = 1.0
 GUARD = "~"  # appended to a script's first key: the name of a key that is never written
 EACH = ".each"
-"""Appended to a script's name: the same script for several shards of one server in one call."""
+"""The ending of a script's name for running it on several shards of one server in one call."""
 DURABILITIES = ("none", "queue", "system", "strongest")
 ALLOWED = {"DURABILITY": DURABILITIES, "GROWS": ("no", "yes")}
-"""Directives that every script's header has, and their values."""
+"""The directives that every script's header has, and their values."""
 DIRECTIVES = (*ALLOWED, "VERBS", "EACH", "GUARDED", "READS", "KEYS", "ARGV", "RETURNS")
 READING = frozenset(
     (
@@ -100,9 +100,10 @@ class ScriptHeader:
 
 def header_of(place: str, text: str) -> ScriptHeader:
     """
-    Parse the header of a script; ``place`` is where it lies, for messages.
+    Parse the header of a script; ``place`` names its file in messages.
 
-    Raises: ValueError: a directive is unknown, missing, doubled, or says what is not allowed.
+    Raises: ValueError: a directive is unknown, missing, doubled, or has a value that is not
+    allowed.
     """
     said: dict[str, str] = {}
     for line in text.splitlines():
@@ -142,7 +143,7 @@ def header_of(place: str, text: str) -> ScriptHeader:
 
 
 def _check_reading(place: str, text: str, said: Mapping[str, str]) -> None:
-    """Check a script that says it READS. Raises: ValueError: it does more, or says that it does."""
+    """Check a script that says it READS. Raises: ValueError: it does more, or says so."""
     if said["DURABILITY"] != "none" or said["GROWS"] != "no" or "VERBS" in said:
         raise ValueError(
             f"{place}: a script that READS waits for no durability, grows nothing and has no VERBS"
@@ -245,8 +246,8 @@ class Scripts:
         self.embedded = False  # the store is one of ours: see use_library
         self.limit_s = PATIENCE_S
         """
-        How long scripts wait from when an embedded store began to refuse them for now; each waits
-        for a while at least, so that nobody who asks again and again does so without a pause.
+        How long scripts wait from when an embedded store began to refuse them; each waits for a
+        while at least, so that no caller asks again and again without a pause.
         """
         self._refused_since = self._refused_at = float("-inf")  # first and latest of a row
         # the server has no library now: scripts run without it until the server takes it
@@ -482,7 +483,7 @@ class ScriptRun:
         self._link.send(pack((*said, *self._args)), receiver, self._args[1])
 
     def again(self, error: BaseException, receiver: ReplySink) -> bool:
-        """Send it in the next way if the server refused this one; returns whether it did."""
+        """Send the script in the next way if the server refused this one; return whether it did."""
         if not _not_run(self._way, error):
             return False
         if self._way == 0 and not isinstance(error, Full):
@@ -536,7 +537,7 @@ class FutureReply:
 
 def _not_run(way: int, error: BaseException) -> bool:
     """
-    Tell whether the server refused before the script's first line.
+    Return whether the server refused the script before its first line.
 
     Then a call in another way is no repetition. A full store refuses a whole FCALL; by EVALSHA it
     refuses only what grows (https://valkey.io/topics/lua-api, script flags).

@@ -53,18 +53,20 @@ class AccountDetails(msgspec.Struct, array_like=True, frozen=True):
     """
 
     parameters: dict[str, str] = {}
-    """What stands for the placeholders in its provider's settings, by name."""
+    """The texts for the placeholders in the provider's settings, by name."""
     extras: dict[str, Scalar] = {}
-    """Members of the provider's answers that are kept, by name; no secrets."""
+    """The members of the provider's answers that are kept, by name; no secrets."""
     consent_expires_ms: int = 0
     """
     When the refresh token ends by itself, unix milliseconds, as it was at ``consent_noted_ms``; 0:
     not known.
     """
     consent_end: ConsentEnd = "unknown"
-    """Whether that time moves with each refresh, as far as answers or settings tell."""
+    """
+    Whether ``consent_expires_ms`` moves with each refresh, as far as answers or settings tell.
+    """
     consent_noted_ms: int = 0
-    """When that was noted last, unix milliseconds."""
+    """When ``consent_expires_ms`` was noted last, unix milliseconds."""
 
     def __bool__(self) -> bool:
         return bool(self.parameters or self.extras or self.consent_expires_ms)
@@ -102,7 +104,7 @@ class AccountRow:
     refresh: bytes = field(default=b"", repr=False)
     refreshed: bool = False
     details: AccountDetails = NO_DETAILS
-    """Of the account; they lie beside the row."""
+    """The account's details, which lie beside the row."""
 
     def pack_all(self) -> bytes:
         """
@@ -153,9 +155,9 @@ class RefreshTroubles(msgspec.Struct, array_like=True):
     up.
     """
     doubts: int = 0
-    """Requests of this generation of which nobody knows what became of them."""
+    """Requests of this generation whose outcome is unknown."""
     doubt_ms: int = 0
-    """When the first of those began, unix milliseconds."""
+    """When the first request of unknown outcome began, unix milliseconds."""
     spare_refused: bool = False
     dead: bool = False
     outcome: str = ""
@@ -164,11 +166,9 @@ class RefreshTroubles(msgspec.Struct, array_like=True):
     first_ms: int = 0
     last_ms: int = 0
     next_ms: int = 0
-    """When it is tried next, unix milliseconds; 0: not by itself."""
+    """When the account is tried next, unix milliseconds; 0: not by itself."""
     holder: str = ""
-    """
-    Who wrote the intent that was found open, as ``node.boot``, while it is to be asked about it.
-    """
+    """The node (``node.boot``) that wrote the open intent, while it is to be asked about it."""
     kept: str = ""
     """
     The node that keeps an answer which promised success and could not be read; empty: there was
@@ -177,7 +177,7 @@ class RefreshTroubles(msgspec.Struct, array_like=True):
     confirmed_ms: int = 0
     """When a refusal was last counted among ``refusals``, unix milliseconds; 0: none was."""
     stopped: bool = False
-    """Given up asking, after too long without success; its grant is not known to have ended."""
+    """The account is no longer asked for, after too long without success; its grant may live."""
     asked: tuple[tuple[int, str, str], ...] = ()
     """
     The last answers, the latest at the end: when (unix milliseconds), the class, what it said in
@@ -187,17 +187,19 @@ class RefreshTroubles(msgspec.Struct, array_like=True):
     """When the first of ``refusals`` was counted, unix milliseconds; 0: none was."""
     own_ms: int = 0
     """
-    How long it has been asked in vain by now where that was its own matter, milliseconds: waits in
-    a held queue are none.
+    How long the account has failed by its own fault, milliseconds, without waits in a held queue.
     """
     clustered: bool = False
-    """More accounts than usual were refused beside it: it takes a day of refusals to give it up."""
+    """
+    More accounts than usual were refused beside this one: it is given up after a day of refusals.
+    """
     not_before_ms: int = 0
     """
-    Before which the provider said that it is not to be asked, unix milliseconds; 0: it said none.
+    The provider named this time, before which it is not to be asked, unix milliseconds; 0: it named
+    none.
     """
     told: bool = False
-    """An event has said that it fails."""
+    """An event has told that the account fails."""
 
     @property
     def given_up(self) -> bool:
@@ -229,17 +231,17 @@ class Step:
     is given up.
     """
     event: str = ""
-    """What is to be told of it; empty: nothing."""
+    """The event to tell of the account; empty: none."""
     until_ms: int = 0
     """
-    Until when, unix milliseconds, it goes before all others: its refresh token works so long. 0: it
-    does not.
+    The account goes before all others until then, unix milliseconds, because its refresh token
+    works so long; 0: it does not.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Says that a node is about to refresh this account, or was when it died."""
+    """Says that a node is about to refresh this account, or that it was when it died."""
 
     grant: int
     generation: int
@@ -252,11 +254,10 @@ class Intent:
 
 def parse_row(raw: bytes, details: bytes | None = None) -> AccountRow:
     """
-    Parse the row of its stored form, or of its head alone.
+    Parse a row from its stored form, or from the head alone.
 
-    It gets the account's ``details``, or those that stand before it.
-
-    Raises Internal on one that cannot be read, as a newer version's.
+    The row gets the account's ``details``, or those that stand before it. Raises Internal if the
+    row cannot be read, as a newer version's.
     """
     if raw[:1] == _WITH_DETAILS and len(raw) > _DETAILED.size:
         at = _DETAILED.size + int(_DETAILED.unpack_from(raw)[1])

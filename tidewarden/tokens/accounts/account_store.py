@@ -43,7 +43,7 @@ class Shards(Protocol):
     """Knows how queues are cut into shards; the catalog of queues does."""
 
     def shard_of(self, queue: str, task_id: str, /) -> int:
-        """Return the number of the shard that an account lies in, of a queue that is known."""
+        """Return the number of the shard in which an account of a known queue lies."""
 
     async def shard_count(self, queue: str, /) -> int:
         """Return how many shards a queue has. Raises: what the store raises."""
@@ -62,8 +62,8 @@ class AccountReading:
     troubles: RefreshTroubles | None
     began: int = 0
     """
-    The grant that the account began with: what has a lesser one was another's, of the same name. 0:
-    there is no account.
+    The grant that the account began with; a lesser one belongs to a former account of the same
+    name. 0: there is no account.
     """
 
 
@@ -76,7 +76,7 @@ class Opened:
     troubles: RefreshTroubles
     spare: AccountRow | None = field(repr=False)
     found: Intent | None
-    """An intent that somebody had left open."""
+    """An intent that was left open before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ class ProviderFigures:
     client: bytes = field(repr=False)
     """The record of its client."""
     clock_ms: int
-    """Of the leases' clock."""
+    """The time now by the leases' clock."""
     lag_ms: int
-    """How far unix time is ahead of it."""
+    """How far unix time is ahead of the leases' clock."""
 
 
 Batch = tuple[int, int, list[Entry]]
@@ -182,7 +182,7 @@ class AccountStore:
         )
 
     async def detail(self, queue: str, account: str, row: AccountRow) -> bool:
-        """Note the details of a row that stays as it is; False: it is another one by now."""
+        """Note the details of a row that stays as it is; False: the row has changed meanwhile."""
         return bool(
             await self._item("detail", queue, account, (row.grant, row.generation, row.pack_all()))
         )
@@ -266,7 +266,9 @@ class AccountStore:
 
     async def delete(self, queue: str, account: str) -> list[AccountRow] | None:
         """
-        Forget an account; its row and its spare, those that can be read; None: there was none.
+        Forget an account, and return its row and its spare; None: there was none.
+
+        An unreadable row or spare is left out.
         """
         found = await self._item("delete", queue, account, ())
         return _readable(account, found) if found else None
@@ -493,7 +495,7 @@ class AccountStore:
 
 
 def _words(raw: bytes) -> str:
-    """Decode a text of a provider's, which a script cuts at a byte: within a character, mayhap."""
+    """Decode a provider's text, which a script may have cut within a character."""
     return raw.decode("utf-8", "ignore")
 
 
@@ -518,7 +520,7 @@ def _readable(account: str, found: Sequence[bytes | None]) -> list[AccountRow]:
 
 
 def _spare(account: str, raw: bytes | None) -> AccountRow | None:
-    """Read the spare of an account about to be refreshed; one that cannot be read is of no use."""
+    """Read the spare of an account about to be refreshed; an unreadable spare counts as none."""
     try:
         return parse_row(raw) if raw else None
     except errors.Internal as error:

@@ -61,9 +61,9 @@ class Cache:
 
     def keep(self, account: str, row: AccountRow, now_ms: int, *, read: bool) -> None:
         """
-        Remember the token of ``row`` as of ``now_ms`` of the store's clock, and nothing older.
+        Remember the token of ``row`` as of ``now_ms`` of the store's clock, unless it is outdated.
 
-        ``read``: a reader asked for it; one that was only refreshed takes no other's place.
+        ``read``: a reader asked for it; a token that was only refreshed takes no other's place.
         """
         left_ms = row.expires_at_ms - now_ms
         whole = self._is_whole(account)
@@ -106,7 +106,7 @@ class Cache:
 
     def whole(self, account: str) -> CachedToken | None:
         """
-        Return a row that is kept with its refresh token, whether its access token lives or not.
+        Return a row that is kept with its refresh token, although its access token may be dead.
         """
         kept = self._kept.get(account)
         return kept if kept is not None and kept.row.refresh else None
@@ -115,7 +115,7 @@ class Cache:
         """
         Replace ``former`` by a pair that the store does not know.
 
-        Nothing happens if something else has come there since.
+        Nothing happens if another row has come since.
         """
         if self._kept.get(account) is former:
             self._kept[account] = self._now(
@@ -148,9 +148,9 @@ class Cache:
 
 def _bare(row: AccountRow) -> AccountRow:
     """
-    Return the row without what only refreshes need.
+    Return the row without the fields that only refreshes need.
 
-    Made at once: a copy with something replaced costs twice as much.
+    A new row is made field by field: a copy with some replaced costs twice as much.
     """
     return AccountRow(
         row.grant,

@@ -11,11 +11,11 @@ from .account_record import NO_DETAILS, AccountDetails, AccountRow, ConsentEnd
 from .names import EXTRAS_CHARS_MAX, Grant, extras_size
 
 TELLING_MS = 600_000
-"""Two answers that lie closer together do not tell whether the end of a consent moves with each."""
+"""Two answers that lie closer together do not show whether the end of a consent moves."""
 NEAR_SHARE = 0.01
-"""A time is the same where it is off by less than that share of what is left."""
+"""Two times count as the same if they differ by less than this share of the time left."""
 STEP_SHARE = 0.05
-"""Likewise of a time that moves: that of thirty days is put off once a day by some."""
+"""The same share for a time that moves: some providers put thirty days off once a day."""
 
 
 def put(
@@ -47,7 +47,7 @@ def refreshed(
     provider: Provider, old: AccountDetails, pair: TokenPair, sent_ms: int
 ) -> AccountDetails:
     """
-    Return the details after a refresh that was sent then; ``old`` itself where nothing has changed.
+    Return the details after a refresh sent at ``sent_ms``; ``old`` itself if nothing has changed.
     """
     extras = old.extras | pair.extras
     if extras != old.extras and extras_size(extras) <= EXTRAS_CHARS_MAX:
@@ -61,9 +61,9 @@ def refreshed(
 
 def consent_of(provider: Provider, row: AccountRow) -> tuple[int, bool]:
     """
-    Return when the refresh token ends by itself, unix milliseconds (0: not known).
+    Return when the refresh token ends by itself, and whether each refresh puts that off.
 
-    Also whether each refresh puts that off.
+    The time is in unix milliseconds; 0: it is not known.
     """
     known = row.details
     if known.consent_end == "moves":
@@ -77,8 +77,8 @@ def _told(old: AccountDetails, end_ms: int, now_ms: int) -> AccountDetails:
     """
     Return the details after an answer that says when the refresh token ends.
 
-    Two of them, some time apart, tell whether that moves; whatever does not go on so is looked at
-    anew.
+    Two such answers, some time apart, show whether the end moves; an end that behaves otherwise
+    later is examined anew.
     """
     if not old.consent_expires_ms:
         return _ends(old, end_ms, "unknown", now_ms)

@@ -24,7 +24,7 @@ class Directory:
         self.providers: dict[str, Provider] = {}
         self.known: dict[str, Provider] = {}
         self.queues: dict[str, str] = {}
-        """By provider."""
+        """The queues by provider."""
         self.change(providers)
 
     def change(self, providers: Mapping[str, Provider]) -> None:

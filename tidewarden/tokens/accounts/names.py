@@ -27,18 +27,21 @@ from .account_record import ConsentEnd
 
 ACCOUNT_BYTES_MAX = 200
 EXTRAS_CHARS_MAX = 8_192
-"""Of all an account's extras together: they lie in the store's memory."""
+"""
+The most characters of all an account's extras together, because they lie in the store's memory.
+"""
 TOKEN_BYTES_MAX = 32_768
 SCOPE_BYTES_MAX = 8_192
 UNIX_MS_END = 1 << 42
 LIFE_S_MAX = 366 * 86_400
 SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 100_000_000_000
-"""A time between them is of this century in seconds, and of the early seventies in milliseconds."""
+"""
+A time between these bounds is of this century in seconds, of the early seventies in milliseconds.
+"""
 
 _SIGNS = frozenset("_.:@+=/-'|!#$%&*?^,")
 """
-Of the signs that addresses and identity providers use, those that quoting in JSON or a shard's mark
-leave alone.
+The signs of addresses and identity providers that quoting in JSON or a shard's mark leave alone.
 """
 _ACCOUNT_ALLOWED = (
     f"1 to {ACCOUNT_BYTES_MAX} bytes of letters, digits and {' '.join(sorted(_SIGNS))}"
@@ -106,7 +109,7 @@ class GrantFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 _BROUGHT = ("refresh_token", "subject_token")
-"""Of these an account brings the one that its provider's grant needs, or none."""
+"""An account brings one of these fields, as its provider's grant needs, or none."""
 _FIELDS = frozenset(GrantFields.__struct_fields__).difference((*_BROUGHT, "client_secret"))
 
 
@@ -124,20 +127,17 @@ class Grant:
     expires_in_s: float = 0.0
     """Seconds from now; 0: not given."""
     client_secret: str = field(default="", repr=False)
-    """Of the account's own client."""
+    """The secret of the account's own client."""
     parameters: dict[str, str] | None = None
-    """For its provider's placeholders. None: not given."""
+    """The texts for its provider's placeholders; None: not given."""
     extras: dict[str, Scalar] | None = None
-    """What its provider said beside the tokens and is kept. None: not given."""
+    """The members that its provider sent beside the tokens and that are kept; None: not given."""
     consent_expires_ms: int = 0
     """When the refresh token ends, unix milliseconds; 0: not given."""
     consent_end: ConsentEnd = "fixed"
-    """Whether that moves with each refresh."""
+    """Whether ``consent_expires_ms`` moves with each refresh."""
     consent_s: float = 0.0
-    """
-    The same, in seconds from now, and as its provider said: whether that moves is not known. 0: not
-    given.
-    """
+    """Seconds until the refresh token ends, as its provider said; it may move. 0: not given."""
 
 
 def brought(provider: Provider, grant: Grant) -> str:
@@ -184,9 +184,7 @@ def check_name(name: str) -> None:
 
 def _may_stand(char: str) -> bool:
     """
-    Return whether an account's name may hold the character.
-
-    Letters, their marks and digits of every script.
+    Return whether an account's name may hold the character: letters, marks, digits of every script.
     """
     return char in _SIGNS or unicodedata.category(char)[0] in "LMN"
 

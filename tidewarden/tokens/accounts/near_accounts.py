@@ -30,7 +30,9 @@ class NearAccounts:
         self._reads = reads
 
     def within(self, ms: int) -> bool:
-        """Tell whether the copy is known to lack nothing that is older than so many ms."""
+        """
+        Return whether the copy is known to have everything that is older than so many milliseconds.
+        """
         return self._reads.age.within(ms)
 
     async def reaches_majority(self) -> bool:
@@ -43,7 +45,7 @@ class NearAccounts:
         read: Callable[[AccountStore, Mark], Awaitable[Answer]],
     ) -> Answer:
         """
-        Have ``read`` ask the primary, or the near copy, for which the answer has the given mark.
+        Have ``read`` ask the primary, or the near copy, whose answers get the given mark.
 
         See :meth:`tidewarden.queue.near_reads.NearReads.answered`.
         """

@@ -9,7 +9,7 @@ def seal_pair(
     vault: Vault, provider: str, account: str, at: tuple[int, int], access_token: str, brought: str
 ) -> tuple[bytes, bytes]:
     """
-    Seal the access token, and what the account brings to its next refresh.
+    Seal the access token, and the text that the account brings to its next refresh.
 
     ``at``: grant and generation of their row. An access token that is not there stays empty.
     """

@@ -35,7 +35,9 @@ class UnconfiguredAccounts:
         self._configured = configured
 
     async def say(self) -> None:
-        """Name them in the log. Never raises: what the store does not tell is not said."""
+        """
+        Name these accounts in the log. Never raises: it says nothing if the store does not answer.
+        """
         try:
             for queue in sorted(set(await self._names()) - set(self._configured)):
                 if queue.startswith(QUEUE_PREFIX):

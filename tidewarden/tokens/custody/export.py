@@ -34,7 +34,7 @@ log = logging.getLogger("tidewarden.tokens")
 Put = Callable[[str, Mapping[str, Any]], Awaitable[bool]]
 """Puts the fields of ``provider/account``; False: nothing was new."""
 Told = Callable[[str], None]
-"""Is told each account, ``provider/name``, that was exported or put."""
+"""Hears of each account, ``provider/name``, that was exported or put."""
 READ_MAX = 200
 """Accounts that one call of the store reads: more would hold the loop for too long."""
 Page = tuple[list[bytes], str, list[str]]
@@ -44,7 +44,7 @@ Sealing = tuple[bytes, bytes, int]
 
 
 def ignored(account: str) -> None:
-    """Ignore which accounts were exported."""
+    """Ignore the account."""
 
 
 class Export:
@@ -134,9 +134,7 @@ class Export:
         return msgspec.json.encode(fields)
 
     async def _spare_of(self, name: str, pair: Pairs, row: AccountRow) -> str:
-        """
-        Return the refresh token of the account's spare; empty: none that another cluster may try.
-        """
+        """Return the refresh token of the account's spare; empty: another cluster may try none."""
         try:
             spare = parse_row(pair.spare) if pair.spare else None
             if spare is None or (spare.grant, spare.generation + 1) == (row.grant, row.generation):
@@ -153,7 +151,7 @@ class Export:
 
 
 def _beside(provider: Provider, row: AccountRow) -> dict[str, Any]:
-    """Return what is known of an account beside its tokens, in the form that a put takes."""
+    """Return the details of an account beside its tokens, in the form that a put takes."""
     known = row.details
     found: dict[str, Any] = {"parameters": known.parameters, "extras": known.extras}
     if known.consent_expires_ms:

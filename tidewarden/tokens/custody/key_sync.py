@@ -18,7 +18,7 @@ from tidewarden.tokens.journal.journal_records import JournalAnswer, RawAnswer
 from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys
 from tidewarden.tokens.vault.vault import Place, Unsealable, Vault, key_id_of
 
-from .looking import look_for_ever
+from .repeat import repeat_for_ever
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -26,7 +26,7 @@ LOOK_S = 2.0
 
 
 class KeySync:
-    """Syncs the keys of one node. :meth:`run` beside everything else."""
+    """Syncs the keys of one node, by :meth:`run`, which runs beside everything else."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class KeySync:
         address: str = "",
     ) -> None:
         """
-        Tell the others that the node listens at ``address``, ``host:base_port``; empty: not known.
+        Tell other nodes that this one listens at ``address``, ``host:base_port``; empty: not known.
         """
         self._node = node
         self._address = address
@@ -49,13 +49,13 @@ class KeySync:
         self._seen = -1
 
     async def run(self) -> None:
-        """Look every two seconds, for ever. What goes wrong is logged once, and tried again."""
+        """Call :meth:`look` every two seconds, for ever; an error is logged once."""
         complaint = "the vault is not abreast of the cluster's"
-        await look_for_ever(self.look, self._clock, LOOK_S, complaint)
+        await repeat_for_ever(self.look, self._clock, LOOK_S, complaint)
 
     async def look(self) -> None:
         """
-        Read the keys anew if anything has changed, and say so.
+        Read the keys anew if the change counter has moved, and write down that this node has.
 
         Raises: ConfigError: a key-encryption key is missing here; OSError: the journal cannot be
         written; StoreDown.
@@ -120,9 +120,8 @@ async def reseal_journal(journal: Journal, vault: Vault) -> None:
     """
     Seal the journal's records under the newest data key.
 
-    It keeps only the keys that it needs, as they are wrapped now.
-
-    Raises: OSError: the file is not written.
+    The journal keeps only the keys that it needs, as they are wrapped now. Raises: OSError: the
+    file is not written.
     """
     keys = journal.keys()
     if not keys:
@@ -156,7 +155,7 @@ async def reseal_row(vault: Vault, provider: str, account: str, raw: bytes) -> b
     """
     Return a row with its tokens sealed under the newest data key.
 
-    It is the row itself when they are so already. Raises: Unsealable.
+    The same row is returned if its tokens are sealed so already. Raises: Unsealable.
     """
     row = parse_row(raw)
     at = (row.grant, row.generation)

@@ -124,7 +124,7 @@ class Rotator:
                 await sleep(self._clock, PAUSE_S)
 
     async def stop(self) -> None:
-        """Hand on what this node works at. After :meth:`run`."""
+        """Hand the rotation that this node works at to another node. Call it after :meth:`run`."""
         await self._queues.close_session(self._session)
 
     async def _work(self, task: Taken) -> None:
@@ -196,9 +196,9 @@ class Rotator:
 
     async def _told(self, task: Taken | None = None) -> tuple[dict[str, NodeKeys], list[str]]:
         """
-        Have every node read the keys again, and wait for their answers for a while.
+        Have every node read the keys again, and wait a while for their answers.
 
-        Returns what the nodes that have done so know, and the names of those that have not.
+        Returns the reports of the nodes that have read them, and the names of the others.
         """
         change = await self._key_store.tell()
         until = self._clock.monotonic() + self._answer_s
@@ -213,7 +213,7 @@ class Rotator:
 
     async def _note(self, task: Taken, rotation: Rotation) -> None:
         """
-        Write down how far it is.
+        Write down how far the rotation is.
 
         Raises: NotHeld: another node works at it, or at one that was asked for in the same moment.
         """
@@ -226,7 +226,7 @@ class Rotator:
         await self._key_store.note(rotation)
 
     async def _token_queues(self) -> list[str]:
-        """List the queues of accounts, also of providers that are not configured now."""
+        """List the queues of accounts, those of providers that are not configured now included."""
         return sorted(
             name for name in await self._queues.catalog.names() if name.startswith(QUEUE_PREFIX)
         )
@@ -284,9 +284,9 @@ class Rotator:
 
     async def _finish(self, rotation: Rotation) -> None:
         """
-        Drop data keys that nothing can be sealed under.
+        Drop the data keys under which nothing is sealed any more.
 
-        A rotation has passed since the last one could be used.
+        A whole rotation has passed since the last of them could be used.
         """
         _, silent = await self._told()
         if not (silent or rotation.unreadable):

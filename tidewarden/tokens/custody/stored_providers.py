@@ -24,7 +24,7 @@ from tidewarden.config.stored_provider import provider_from, settings_of, shown
 from tidewarden.queue.catalog import Catalog
 from tidewarden.tokens.vault.provider_records import ProviderRecord, ProviderRecords
 
-from .looking import look_for_ever
+from .repeat import repeat_for_ever
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -35,14 +35,14 @@ TakeOver = Callable[[Mapping[str, Provider]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Holds one of them as this node has it."""
+    """Holds one stored provider as this node has it."""
 
     record: ProviderRecord
     settings: dict[str, Any]
-    """Without secrets."""
+    """The settings without their secrets."""
     provider: Provider | None
     fault: str = ""
-    """Why it is not in force; empty: it is."""
+    """Why the provider is not in force; empty: it is."""
 
 
 class StoredProviders:
@@ -82,7 +82,7 @@ class StoredProviders:
         return {**put, **self._configured}
 
     def follow(self, take_over: TakeOver) -> None:
-        """Have ``take_over`` bring into force what changes from now on."""
+        """Have ``take_over`` bring changed providers into force from now on."""
         self._take_over = take_over
 
     def configure(self, configured: Mapping[str, Provider]) -> Mapping[str, Provider]:
@@ -148,12 +148,12 @@ class StoredProviders:
     # --- following the store
 
     async def run(self) -> None:
-        """Look every second, for ever. What goes wrong is logged once, and tried again."""
+        """Call :meth:`look` every second, for ever; an error is logged once."""
         complaint = "what became of providers that were put is not known here"
-        await look_for_ever(self.look, self._clock, LOOK_S, complaint)
+        await repeat_for_ever(self.look, self._clock, LOOK_S, complaint)
 
     async def look(self) -> None:
-        """Take over what others have put or removed. Raises what the store raises."""
+        """Take over the providers that other nodes put or removed. Raises what the store raises."""
         async with self._turn:
             version, records = await self._records.read(self._version)
             if records is None:
@@ -184,7 +184,7 @@ class StoredProviders:
         self._say_faults()
 
     def _say_faults(self) -> None:
-        """Log what is not in force, once as long as that is so."""
+        """Log each provider that is not in force, once for as long as it is not."""
         told = (self._told(name) for name in self._stored)
         faults = frozenset(f"{one['provider']}: {one['fault']}" for one in told if one["fault"])
         for fault in sorted(faults - self._faults):

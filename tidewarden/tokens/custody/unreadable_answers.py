@@ -26,7 +26,7 @@ LOOK_S = 60.0
 
 
 class UnreadableAnswers:
-    """Finds such answers here and at the other nodes."""
+    """Finds unreadable answers here and at the other nodes."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class UnreadableAnswers:
 
     async def run(self) -> None:
         """
-        Drop answers whose account was deleted, by whichever node and wherever this one was then.
+        Drop the answers of deleted accounts, for ever, although another node may have deleted them.
 
-        Never returns.
+        This node may have been down then.
         """
         while True:
             await self.drop_former()
@@ -63,7 +63,7 @@ class UnreadableAnswers:
         """
         Drop the answers that are known to be of a former account.
 
-        Never raises: what is not known now is looked at again.
+        Never raises: an account that the store does not tell of now is looked at again.
         """
         queues = set(self._queue_of.values())
         raws = [raw for raw in self._journal.raws() if raw.queue in queues]

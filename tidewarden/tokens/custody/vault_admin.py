@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from tidewarden.clock import Clock
-from tidewarden.config.load import Config
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
-from tidewarden.queue import Queues
-from tidewarden.tokens.accounts.account_store import AccountStore
-from tidewarden.tokens.accounts.directory import Directory
-from tidewarden.tokens.journal.journal import Journal
-from tidewarden.tokens.journal.peer_queries import Peers
-from tidewarden.tokens.vault.key_store import KeyStore
-from tidewarden.tokens.vault.provider_records import ProviderRecords
-from tidewarden.tokens.vault.vault import Vault
+from tidewarden.tokens.shared_parts import Job, SharedParts
 
 from .export import Export, Page, Put, Results, Sealing, Told, ignored, put_lines
 from .key_sync import KeySync
@@ -27,46 +18,35 @@ class VaultAdmin:
     """
     Administers the vault of one node.
 
-    :meth:`start`, then the coroutines of :meth:`jobs`; :meth:`stop` last.
+    Call :meth:`start` first, then run the coroutines of :meth:`jobs`, and call :meth:`stop` last.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        queues: Queues,
-        accounts: AccountStore,
-        vault: Vault,
-        key_store: KeyStore,
-        records: ProviderRecords,
-        journal: Journal,
-        clock: Clock,
-        put: Put,
-        directory: Directory,
-        peers: Peers,
-    ) -> None:
+    def __init__(self, shared: SharedParts, put: Put) -> None:
         """Put accounts of ``provider/name`` by ``put``."""
-        node = config.node.name
-        self.keeper = KeySync(node, vault, key_store, journal, clock, config.node.address)
-        self.rotator = Rotator(node, queues, accounts, vault, key_store, records, clock)
+        accounts, directory, clock = shared.accounts, shared.directory, shared.clock
+        vault, keys, journal = shared.vault, shared.key_store, shared.journal
+        node, address = shared.config.node.name, shared.config.node.address
+        self.keeper = KeySync(node, vault, keys, journal, clock, address)
+        self.rotator = Rotator(node, shared.queues, accounts, vault, keys, shared.records, clock)
         self._exporting = Export(accounts, vault, directory.known, directory.queues)
         self.unreadable = UnreadableAnswers(
-            node, directory.queues, journal, vault, key_store, accounts, peers, clock
+            node, directory.queues, journal, vault, keys, accounts, shared.peers, clock
         )
         self._put = put
         self._journal = journal
         self._directory = directory
 
     async def start(self) -> None:
-        """Say what this node knows. Raises what the store raises."""
+        """Write down in the store which keys this node knows. Raises what the store raises."""
         await self.keeper.look()
 
-    def jobs(self) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+    def jobs(self) -> Sequence[Job]:
         """Return the jobs that run for ever."""
         return self.keeper.run, self.rotator.run, self.unreadable.run
 
     async def stop(self) -> None:
         """
-        Hand on what is under way; let no rotation wait for this node, unless answers are left.
+        Hand a rotation on, and let none wait for this node unless its journal has answers left.
 
         Call it after the jobs have ended.
         """

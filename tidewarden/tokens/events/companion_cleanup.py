@@ -31,7 +31,7 @@ STATES = ("delayed", "ready", "waiting", "buried", "leased")
 
 
 class CompanionCleanup:
-    """Cleans up for one node. :meth:`run` beside everything else."""
+    """Counts this node's companions, and removes the tasks of those that no node has."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class CompanionCleanup:
         self._clock = clock
         self._still: dict[str, tuple[int, float]] = {}
         """
-        Of those that this node does not have: their number, and since when (monotonic seconds) it
-        stands.
+        The companions that this node does not have: each one's number, and since when (monotonic
+        seconds) it has stood still.
         """
 
     def change(self, companions: Mapping[str, Companion], providers: Iterable[str]) -> None:

@@ -34,14 +34,14 @@ ID_BYTES_MAX = 200
 Put = Callable[[str, TaskSpec], Awaitable[str]]
 """``Queues.put``."""
 Drop = Callable[[str, str], Awaitable[int]]
-"""Deletes a task, although it may be leased: queue and id."""
+"""Deletes a task of a queue by its id, although the task may be leased."""
 
 
 class Companions:
     """
-    Puts and drops the tasks.
+    Puts and drops companion tasks.
 
-    :meth:`fresh` and :meth:`over` return at once; :meth:`run` does what they note.
+    :meth:`fresh` and :meth:`over` note accounts and return at once; :meth:`run` puts and drops.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Companions:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._lost = 0
-        """Of those that are gone."""
+        """Lost notes of companions that are gone."""
         self.change(companions)
 
     def change(self, companions: Mapping[str, Companion]) -> None:
@@ -92,7 +92,7 @@ class Companions:
     @property
     def lost(self) -> int:
         """
-        Notes that came while too many waited for the store: the next refresh makes up for them.
+        Count the notes that were lost because too many waited; the next refresh makes up for them.
         """
         return self._lost + sum(line.lost for line in self._lines.values())
 
@@ -119,7 +119,7 @@ class _Line:
         self.lost = 0
 
     def take_over(self, former: _Line) -> None:
-        """Do what was noted for a companion that this one takes the place of."""
+        """Take over the notes of the companion that this one replaces."""
         for account, lives in former._waiting.items():
             self.note(account, lives)
 
@@ -135,7 +135,7 @@ class _Line:
         self._noted.set()
 
     async def run(self) -> None:
-        """Do what is noted, for ever."""
+        """Put and drop the tasks of noted accounts, for ever."""
         while True:
             await self._noted.wait()
             some = [

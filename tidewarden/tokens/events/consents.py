@@ -27,7 +27,7 @@ PAUSE_S = 0.01  # Between two shards: other work goes first.
 
 
 class Consents:
-    """Looks for consents that end. :meth:`run` until cancelled."""
+    """Looks for consents that end soon, by :meth:`run`, until cancelled."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Consents:
         self._clock = clock
 
     async def run(self) -> None:
-        """Leave notices that are due, for ever; at once where none are wanted."""
+        """Leave notices that are due, for ever; return at once where none are wanted."""
         while self._days:
             try:
                 await self.look()
@@ -65,7 +65,11 @@ class Consents:
             await sleep(self._clock, pause_s)
 
     async def look(self) -> None:
-        """Leave all that are due now. Raises what the store raises; what is left stays due."""
+        """
+        Leave all notices that are due now.
+
+        Raises what the store raises; notices that were not left stay due.
+        """
         for queue, shard in await self._having(list(self._queues), CONSENTS):
             more = True
             while more:

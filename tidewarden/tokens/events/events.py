@@ -25,7 +25,7 @@ PAGE = 100
 CURSOR = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
 START, NOW = "0-0", "$"
 ENDS = ("account.dead", "account.stopped")
-"""Of an account whose token is not kept fresh any more."""
+"""Events of an account whose token is not kept fresh any more."""
 
 Call = Callable[..., Awaitable[Any]]
 """Sends one command to the store; returns its reply."""
@@ -44,7 +44,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     type: str
     timestamp: str
-    """When, as RFC 3339 has it, by the store's clock."""
+    """When it happened by the store's clock, as RFC 3339 writes times."""
     data: dict[str, Any]
 
     def body(self) -> bytes:
@@ -65,7 +65,7 @@ class Events:
     """
     Writes and reads the cluster's events.
 
-    ``told`` counts what this node has told, by provider and kind.
+    ``told`` counts the events that this node has told, by provider and kind.
     """
 
     def __init__(
@@ -94,9 +94,10 @@ class Events:
         details: Mapping[str, Any],
     ) -> None:
         """
-        Write an event that happened at that time.
+        Write an event that happened at ``at_ms``.
 
-        Written again under the same id, it is delivered once. Raises what the store raises.
+        An event that is written again under the same id is delivered once. Raises what the store
+        raises.
         """
         await self._write(self._event(event_id, kind, at_ms, provider, account, details))
         self.told[provider, kind] += 1
@@ -104,7 +105,7 @@ class Events:
     async def tell_of_cluster(
         self, event_id: str, kind: str, at_ms: int, details: Mapping[str, Any]
     ) -> None:
-        """Write an event that is of no provider; as :meth:`tell`."""
+        """Write an event that concerns no provider, as :meth:`tell` does."""
         data = {"cluster": self._cluster} | dict(details)
         await self._write(Event(id=event_id, type=kind, timestamp=_rfc3339(at_ms), data=data))
 
@@ -124,7 +125,11 @@ class Events:
         return Event(id=event_id, type=kind, timestamp=_rfc3339(at_ms), data=data)
 
     async def _write(self, event: Event) -> None:
-        """Queued first: a second try puts nothing twice, for the tasks have ids."""
+        """
+        Queue the event for webhooks, then write it to the stream.
+
+        A second try puts nothing twice, because the tasks have ids.
+        """
         body = event.body()
         for name, hook in self._webhooks.items():
             if means(hook.events, event.type):

@@ -15,7 +15,7 @@ from .outbox import Outbox
 
 
 class AccountLifecycle:
-    """Hears of the outcomes of one node."""
+    """Notes the outcomes of one node's refreshes as events and companion updates."""
 
     def __init__(self, outbox: Outbox, companions: Companions, failing_s: float) -> None:
         """Report an account only when it has failed for ``failing_s`` seconds."""
@@ -52,7 +52,7 @@ class AccountLifecycle:
 
     def failed(self, provider: str, account: str, event: str) -> None:
         """
-        Note that a refresh failed and that the store knows; ``event``: what is to be told of it.
+        Note a failed refresh that the store knows of; ``event``: the event to tell; empty: none.
         """
         if event in ENDS:
             self._companions.over(f"{provider}/{account}")
@@ -74,7 +74,8 @@ class AccountLifecycle:
         """
         Note an event about a provider's client.
 
-        It is about its breaker, the share of its refusals, or whether it answers.
+        It concerns the client's breaker, the share of its refusals, or whether the provider
+        answers.
         """
         self._outbox.look(provider)
 

@@ -33,7 +33,7 @@ AWAY_S = 1.0
 STOP_S = 1.0
 
 OUTBOX = "account_outbox"
-"""The key of what is to be told, in each shard that has something (see lua/prelude.lua)."""
+"""The key of the outbox, in each shard that has one (see lua/prelude.lua)."""
 Place = tuple[str, int]
 """A queue and a shard."""
 Having = Callable[[Iterable[str], str], Awaitable[list[Place]]]
@@ -81,12 +81,12 @@ class Outbox:
         self._noted.set()
 
     def look_at(self, queue: str, shard: int) -> None:
-        """Note that something is to be told in that shard; returns at once."""
+        """Note that the shard's outbox has events; returns at once."""
         self._places[queue, shard] = None
         self._noted.set()
 
     async def run(self) -> None:
-        """Tell what is there, for ever."""
+        """Deliver noted outboxes, for ever."""
         everywhere = asyncio.create_task(self._look_everywhere(), name="what nobody has told")
         try:
             while True:
@@ -101,9 +101,9 @@ class Outbox:
 
     async def tell_all(self) -> None:
         """
-        Tell what is in the places that were noted.
+        Deliver the outboxes that were noted.
 
-        Raises what the store raises; they are still noted then.
+        Raises what the store raises; the outboxes are still noted then.
         """
         while self._places:
             place = next(iter(self._places))
@@ -116,7 +116,11 @@ class Outbox:
         self._noted.clear()
 
     async def stop(self) -> None:
-        """Tell what is noted, within a second; another node tells the rest. After :meth:`run`."""
+        """
+        Deliver noted outboxes for at most a second; other nodes deliver the rest.
+
+        Call it after :meth:`run` has ended.
+        """
         try:
             async with asyncio.timeout(STOP_S):
                 await self.tell_all()
@@ -163,7 +167,7 @@ class Outbox:
 
 
 def details(kind: str, data: bytes) -> dict[str, Any]:
-    """Decode what an event of that kind says beside the name it is about."""
+    """Decode the details of an event of that kind."""
     if kind == "provider.breaker_open":
         error, _, message = data.decode("utf-8", "replace").partition(" ")
         return {"error": error, "message": message}

@@ -49,13 +49,13 @@ class Revocation(msgspec.Struct, frozen=True, array_like=True):
 
     provider: str
     account: str
-    """Name within the provider."""
+    """The account's name within the provider."""
     grant: int
     generation: int
     refresh: bytes
-    """Sealed."""
+    """The sealed refresh token."""
     parameters: dict[str, str] = {}
-    """Of the account, for its provider's placeholders."""
+    """The account's texts for its provider's placeholders."""
 
     def __repr__(self) -> str:
         return (
@@ -118,7 +118,7 @@ class Revoker:
 
     async def abandoned(self, provider: str, account: str, row: AccountRow) -> None:
         """
-        Note that a pair has no account any more, or soon none, and is to be revoked.
+        Note that a pair has lost its account, or is about to, and is to be revoked.
 
         Raises what the store raises; to call it again changes nothing.
         """
@@ -145,7 +145,7 @@ class Revoker:
         )
 
     async def run(self) -> None:
-        """Revoke what is queued, for ever, while any provider wants it."""
+        """Send queued revocations, for ever, while any provider wants them."""
         await self._worker.run(self._settle)
 
     async def _settle(self, task: Taken) -> None:
@@ -174,7 +174,7 @@ class Revoker:
             await self._queues.ack(self._session, QUEUE, [(task.id, task.lease)])
 
     async def _try(self, wanted: Revocation) -> Revoked | None:
-        """Try to revoke the token; returns what became of it, None: the account is there."""
+        """Try to revoke the token; return what became of it; None: the account is there again."""
         provider = self._providers.get(wanted.provider)
         if provider is None:
             return Revoked("failed", "its provider is not configured to revoke, on this node")

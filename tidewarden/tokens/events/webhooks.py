@@ -81,7 +81,7 @@ class Webhooks:
         self._worker.resize(AT_ONCE * len(webhooks), int(longest_s * 1000))
 
     async def run(self) -> None:
-        """Deliver what is queued, for ever."""
+        """Deliver queued events, for ever."""
         # as many connections as deliveries are under way
         connector = BoundedConnector(limit=0, ttl_dns_cache=30)
         async with aiohttp.ClientSession(
@@ -120,7 +120,7 @@ class Webhooks:
         await self._queues.fail(self._session, QUEUE, task.id, task.lease, delay_ms, reason=fault)
 
     def _say(self, name: str, event: str, attempt: int, fault: str) -> None:
-        """Log each delivery that is given up, and of the others the first of a minute."""
+        """Log each delivery that is given up, and the first other failure of each minute."""
         if attempt >= ATTEMPTS:
             log.error(
                 "webhook %s: event %s is not delivered after %d tries, and buried: %s",

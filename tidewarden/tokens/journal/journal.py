@@ -50,7 +50,7 @@ class Journal:
         self._file = -1
         self._bytes = 0
         self._begun_bytes = 0
-        """How long it was when it last began anew: what was needed then may be needed still."""
+        """The file's length when it last began anew; its records of then may be needed still."""
         self._number = 0
         self._answers: dict[int, JournalAnswer] = {}
         self._by_account: dict[tuple[str, str], int] = {}
@@ -103,7 +103,7 @@ class Journal:
             raise self._told(error) from None
 
     def _set_aside(self, raw: bytes, damage: list[tuple[int, int]]) -> None:
-        """Keep what could not be read in a file of its own, and tell of it. Raises: OSError."""
+        """Move unreadable bytes into a file of their own, and log where it is. Raises: OSError."""
         aside = self._path.with_name(self._path.name + ".torn")
         aside.write_bytes(b"".join(raw[begin:end] for begin, end in damage))
         begin, end = damage[-1]
@@ -137,7 +137,7 @@ class Journal:
         """
         Return the answer for that account to a request with that generation.
 
-        It is here as long as it is not stored.
+        The answer is here as long as it is not stored.
         """
         answer = self._answers.get(self._by_account.get((queue, account), -1))
         return (
@@ -167,12 +167,11 @@ class Journal:
         orphan: bool = False,
     ) -> JournalAnswer:
         """
-        Write an answer down; returns when it is on disk.
+        Write an answer down; return when it is on disk.
 
-        ``due`` holds due and deadline, ``key`` the data key that it is sealed under.
-
-        Raises: OSError: the write failed. The answer is in :meth:`pending` all the same, for as
-        long as this process lives.
+        ``due`` holds due and deadline, ``key`` the data key that it is sealed under. Raises:
+        OSError: the write failed. The answer is in :meth:`pending` all the same, for as long as
+        this process lives.
         """
         self._number += 1
         answer = JournalAnswer(self._number, queue, account, grant, generation, row, *due, orphan)
@@ -190,7 +189,7 @@ class Journal:
         key: tuple[int, bytes],
     ) -> None:
         """
-        Keep an unreadable answer, sealed; returns when it is on disk. Raises OSError if it is not.
+        Keep an unreadable answer, sealed; return when it is on disk. Raises OSError if it is not.
         """
         self._number += 1
         await self._append(
@@ -221,7 +220,9 @@ class Journal:
 
     async def flush(self) -> None:
         """
-        Bring what is waiting to disk, begin the file anew if it is mostly history. Logs what fails.
+        Bring waiting records to disk, and begin the file anew if it is mostly history.
+
+        It logs a failure.
         """
         if self._waiting or self._is_history:
             try:
@@ -231,9 +232,7 @@ class Journal:
 
     @property
     def _is_history(self) -> bool:
-        """
-        Return whether the file holds so much that is no longer needed that it should begin anew.
-        """
+        """Return whether so much of the file is no longer needed that it should begin anew."""
         needed = self._answers or self._raws or self._foreign
         if not needed and self._bytes > 1 << 16:
             return True
@@ -306,9 +305,9 @@ class Journal:
 
     async def _commit(self) -> None:
         """
-        Commit the group; once begun that goes on whatever becomes of its caller. Raises: OSError.
+        Commit the group; once begun, the commit goes on although its caller ends.
 
-        Others' answers are in the group.
+        Raises: OSError. Others' answers are in the group.
         """
         work = asyncio.create_task(self._commit_next(), name="a group of the journal")
         self._commits.add(work)

@@ -33,7 +33,7 @@ class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     number: int
     queue: str
     account: str
-    """Name within the provider."""
+    """The account's name within the provider."""
     grant: int
     generation: int
     row: bytes
@@ -42,8 +42,8 @@ class JournalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     deadline_ms: int
     orphan: bool = False
     """
-    It came while the store was away, without an intent: where its account has moved on it is
-    dropped.
+    The answer came while the store was away, without an intent; it is dropped if its account has
+    moved on.
     """
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class JournalReading:
     foreign: list[bytes] = field(default_factory=list)
     """Whole records of kinds that this version does not know, as they are in the file."""
     damage: list[tuple[int, int]] = field(default_factory=list)
-    """Where no whole record is: begin and end, in bytes from the file's begin."""
+    """The parts without a whole record: begin and end, in bytes from the file's begin."""
 
 
 def read_records(raw: bytes) -> JournalReading:

@@ -1,10 +1,9 @@
 """
-Asks other nodes what they know of an account.
+Asks other nodes for what they know of an account.
 
-Is an answer in your journal, a request under way, an answer unreadable?
-
-Messages are :mod:`tidewarden.peer_line`'s, their bodies msgpack. Tokens in them are sealed as they
-are in the store.
+A node tells whether its journal has an answer, whether a request is under way, and which answers it
+could not read. Messages are :mod:`tidewarden.peer_line`'s, their bodies msgpack. Tokens in them are
+sealed as they are in the store.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ log = logging.getLogger("tidewarden.tokens")
 PATH = "/internal/tokens"
 SHOWN_MAX = 8
 """
-Of one account at one node, the newest: what each may have (64 KiB) makes that half of what a reply
-to a peer may have.
+The most answers of one account that a node shows, the newest first: at 64 KiB each they fill half
+of a reply.
 """
 
 State = Literal["answer", "busy", "unsent", "none", "away"]
@@ -49,12 +48,9 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     grant: int
     generation: int
     node: str = ""
-    """
-    Who is asked: at an address that is not (or no longer) its, another would say that it knows of
-    nothing.
-    """
+    """The node that is asked; another node at its address would answer that it knows of nothing."""
     kept: bool = False
-    """What is asked for are the unreadable answers of the account, whatever they were to."""
+    """The question asks for all unreadable answers of the account."""
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -66,20 +62,18 @@ class KeptAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PeerReply(msgspec.Struct, frozen=True, array_like=True):
-    """Says what the node knows; with an answer comes the wrapped data key of its tokens."""
+    """Says what the node knows; an answer brings the wrapped data key of its tokens."""
 
     state: State
     answer: JournalAnswer | None = None
     key_id: int = 0
     key: bytes = b""
     kept: list[KeptAnswer] | None = None
-    """
-    The unreadable answers; None: they were not asked for, or it does not know of such a question.
-    """
+    """The unreadable answers; None: they were not asked for, or the node knows no such question."""
 
 
 def mac_of(cluster_secret: str) -> Mac:
-    """Return the MACs of nodes that share this secret."""
+    """Return what makes and checks the MACs of nodes that share this secret."""
     return mac_for(cluster_secret, b"tidewarden tokens between nodes 1")
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 LATE_SHARE = 20
 """
-One part in so many of the time from due to expiry that an account may be late before more are
-wanted.
+More refreshes are wanted when accounts are late by more than one part in so many of the time from
+due to expiry.
 """
 
 
@@ -23,14 +23,17 @@ class AdaptiveConcurrency:
 
     PERIOD_S = 1.0
     """
-    Shortest time that is judged by; longer, until as many requests have ended as may be under way.
+    The shortest period that is judged; it lasts until as many requests have ended as may be under
+    way.
     """
     PERIOD_S_MAX = 10.0
-    """Longest."""
+    """The longest period that is judged."""
     HOLD_S = 10.0
-    """Nothing grows for so long after trouble, or when more brought nothing."""
+    """
+    The number does not grow for so long after trouble, or after a growth that brought nothing.
+    """
     ILL = 0.1
-    """Share of requests without a good answer that is borne."""
+    """The share of requests without a good answer that still counts as no trouble."""
     GAIN = 1.05
     """
     A growth by a quarter has helped if the rate is this many times what it was, in the first period
@@ -47,7 +50,9 @@ class AdaptiveConcurrency:
         self._before = (0, 0.0)
         """Size and rate before the last growth; 0: the last period brought none."""
         self._doubted = False
-        """The first period after it was no better, as on a machine that was busy otherwise."""
+        """
+        The first period after the growth was no better, as on a machine that was busy otherwise.
+        """
         self._hold_until = 0.0
 
     def full(self) -> None:
@@ -93,7 +98,7 @@ class AdaptiveConcurrency:
 
 def late(due_ms: int, expires_at_ms: int, now_ms: int) -> bool:
     """
-    Tell whether an account that is refreshed now has waited for longer than it should.
+    Return whether an account that is refreshed now has waited for longer than it should.
 
     ``due`` is when it was due.
     """

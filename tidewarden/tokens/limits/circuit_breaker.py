@@ -14,14 +14,16 @@ from tidewarden.config.load import Provider
 from tidewarden.tokens.provider import advice
 from tidewarden.tokens.provider.token_response import Verdict
 
-from .evidence import Silence, Told
+from .answer_counts import Silence, Told
 
 log = logging.getLogger("tidewarden.tokens")
 
 FIRST_S, MAX_S = 1.0, 15.0
-"""Until the first probe, and between two of them at most."""
+"""Seconds until the first probe, and at most between two probes."""
 STREAK = 2
-"""Failures in a row, of as many accounts unless nobody answers, that are no chance."""
+"""
+So many failures in a row are no chance; they are of as many accounts unless no provider answers.
+"""
 TELL_MS = 5_000
 """How often the store hears of trouble that goes on."""
 SAY_S = 60.0
@@ -32,15 +34,15 @@ class CircuitBreaker:
     """
     Opens when a number of requests in a row have no answer.
 
-    Then one request probes; any answer closes it. This node's own network may be the reason, so
-    other nodes are not held. What the node meets with that is no single account's matter is said in
-    the log and told to the store, which has it in the client's record.
+    Then one request probes; any answer closes the breaker. This node's own network may be the
+    reason, so other nodes are not held. Trouble that is no single account's matter is logged, and
+    told to the store, which has it in the client's record.
     """
 
     def __init__(self, provider: Provider, patience: int) -> None:
         """Bear ``patience`` requests in a row without an answer."""
         self.provider = provider
-        """Its settings as they are now: what is said names them."""
+        """The provider's settings as they are now, which log lines name."""
         self._patience = patience
         self.streak = 0
         """Requests in a row without an answer."""
@@ -49,14 +51,14 @@ class CircuitBreaker:
         self._opened = 0
         self._until_s = -math.inf
         self.blocked = False
-        """This node asks the provider nothing, for its journal cannot be written."""
+        """This node asks the provider nothing, because its journal cannot be written."""
         self._failures = 0
-        """Answers in a row, or none, that may be no account's matter."""
+        """Failures in a row, with or without an answer, that may be no account's matter."""
         self._accounts: set[str] = set()
         self._since_s = 0.0
         self._last = ("", "")
         self._standing = False
-        """The trouble is no chance."""
+        """The trouble has lasted for too many requests to be chance."""
         self._saying = False
         self._said_s = -math.inf
 
@@ -78,7 +80,7 @@ class CircuitBreaker:
         return max(0.0, self._until_s - now_s)
 
     def answered(self, now_s: float) -> None:
-        """Note that a request was answered; :meth:`ended` does so, too."""
+        """Note that a request was answered, as :meth:`ended` does, too."""
         self.ended_s = now_s
         self.streak = self._opened = 0
         self._until_s = -math.inf
@@ -143,7 +145,7 @@ class CircuitBreaker:
         return self._failures > 0 or self.blocked or self._saying
 
     def due(self, noted: Silence | None, clock_ms: int) -> bool:
-        """Return whether to tell the store; ``noted`` is what its record says of this node."""
+        """Return whether to tell the store; ``noted`` is the trouble of this node in its record."""
         if not self._standing:
             return noted is not None and self._failures == 0
         if noted is None or (self._silent and not noted.told):
@@ -151,7 +153,7 @@ class CircuitBreaker:
         return clock_ms - noted.last_ms >= TELL_MS
 
     def report(self, told: Told, noted: Silence | None, now_s: float, clock_ms: int) -> None:
-        """Put into ``told`` what the store is to hear of it, if anything, as of ``clock_ms``."""
+        """Put this node's trouble into ``told``, or its end, if the store is to hear of it now."""
         if not self.due(noted, clock_ms):
             return
         if not self._standing:

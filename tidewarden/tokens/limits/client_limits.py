@@ -22,9 +22,9 @@ from tidewarden.tokens.provider.token_response import Verdict
 
 from . import judgement, throttle
 from .adaptive_concurrency import AdaptiveConcurrency
+from .answer_counts import AnswerCounts, Ended, Silence, kind_of
 from .circuit_breaker import CircuitBreaker
 from .client_record import Change, ClientRecord, SharedRecord
-from .evidence import AnswerCounts, Ended, Silence, kind_of
 from .judgement import Assessment
 from .node_limits import NodeLimits
 
@@ -48,7 +48,7 @@ class Permit:
     requests: int
     wait_s: float = 0.0
     probe: bool = False
-    """It is one, past the pause."""
+    """The permit is for a probe, past the queue's pause."""
 
 
 class ClientLimits:
@@ -61,14 +61,16 @@ class ClientLimits:
         self._clock = shared.clock
         self._lease_ms = lease_ms
         self.known = SharedRecord(provider, queue, shared)
-        """What all nodes know of the client."""
-        self.concurrency = AdaptiveConcurrency(*provider.crew)
+        """The client's record, which all nodes share."""
+        self.concurrency = AdaptiveConcurrency(*provider.concurrency_bounds)
         """How many requests may be under way on this node."""
         self.breaker = CircuitBreaker(provider, max(10, self.concurrency.size))
         shared.breakers[provider.name] = self.breaker
         self._counts = AnswerCounts(shared.clock.monotonic())
         self.unanswered: set[str] = set()
-        """Accounts whose refreshes began and are not answered: what the concurrency bounds."""
+        """
+        The accounts whose refreshes began and have no answer yet, which the concurrency bounds.
+        """
         self.freed = asyncio.Event()
         """Set when there may be room for another; :meth:`room` clears it."""
         self._probing: set[str] = set()
@@ -76,24 +78,24 @@ class ClientLimits:
         self._told_s = shared.clock.monotonic()
         self._tell_at_s = NEVER_S
         self._news = False
-        """Something was counted that others should hear of soon."""
+        """Answers were counted that other nodes should hear of soon."""
         self._sleeping: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         shared.hosts.add(provider)
 
     def carry_over(self, former: ClientLimits) -> None:
         """
-        Take over what this node has learnt of the same client, whose settings have changed.
+        Take over the state of this node's former limits of the client, whose settings have changed.
 
-        What all nodes know of it lies in the store.
+        The state that all nodes share lies in the store.
         """
         self.breaker = self._shared.breakers[self.provider.name] = former.breaker
         self.breaker.provider = self.provider
-        if former.provider.crew == self.provider.crew:
+        if former.provider.concurrency_bounds == self.provider.concurrency_bounds:
             self.concurrency = former.concurrency
 
     async def change(self, change: Change) -> None:
-        """Change what all nodes know of the client. Raises what the store raises."""
+        """Change the client's record. Raises what the store raises."""
         await self.known.change(change)
         if self.known.record.recovering:  # That it is over is to be told, too.
             self._tell_in(throttle.CALM_MS / 1000 + 1)
@@ -115,7 +117,7 @@ class ClientLimits:
 
     @property
     def held(self) -> bool:
-        """Return whether this node knows that more than a rate holds its requests back."""
+        """Return whether a hold, or this node's circuit breaker, keeps requests back."""
         return self.breaker.open or self.known.record.hold is not None
 
     def room(self, asked: int, *, plenty: bool) -> int:
@@ -306,7 +308,7 @@ class ClientLimits:
 
     async def settled(self) -> None:
         """
-        Report at once what should keep other nodes from beginning requests, or lets them begin.
+        Report news at once that should hold other nodes' requests back, or lets them begin.
 
         The caller's reply waits for it. Never raises.
         """
@@ -331,7 +333,9 @@ class ClientLimits:
             self._tell_in(0)
 
     def answered(self, account: str) -> None:
-        """Note that there is an answer, or will be none: another request may begin meanwhile."""
+        """
+        Note that an answer has come, or that none will come: another request may begin meanwhile.
+        """
         self.unanswered.discard(account)
         self.freed.set()
 
@@ -350,7 +354,7 @@ class ClientLimits:
         )
 
     async def weigh(self) -> None:
-        """Bring what this node knows up to date before an account is given up. Never raises."""
+        """Read the client's record anew before an account is given up. Never raises."""
         await self.tell()
         try:
             await self.known.look()
@@ -358,7 +362,7 @@ class ClientLimits:
             log.debug("%s: what others know of it was not asked: %s", self.provider.name, error)
 
     async def close(self) -> None:
-        """Tell what was counted, and end what goes on beside. Never raises."""
+        """Tell the counts, and end the background jobs. Never raises."""
         for task in (self._sleeping, self._telling):
             if task is not None:
                 task.cancel()
@@ -408,7 +412,11 @@ class ClientLimits:
             self._tell_in(TELL_S)
 
     async def tell(self) -> None:
-        """Tell the other nodes what was counted, or with what comes next. Never raises."""
+        """
+        Tell the other nodes the counts. Never raises.
+
+        Counts that cannot be told now come with the next.
+        """
         now_s, known = self._clock.monotonic(), self.known
         if self._counts.empty and not self._trouble_due and not known.record.recovering:
             return

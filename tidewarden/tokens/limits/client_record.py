@@ -25,7 +25,7 @@ from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.provider import advice
 
-from .evidence import Bucket, Silence
+from .answer_counts import Bucket, Silence
 from .node_limits import NodeLimits
 
 log = logging.getLogger("tidewarden.tokens")
@@ -36,11 +36,13 @@ PAUSE_SLACK_MS = 60_000
 SWAPS_MAX, CROWDED, SPREAD_S = 20, 8, 0.05
 SAMPLE_LOOK_S = 1.0  # How often it is looked whether one of the quarantined is to be asked.
 SAMPLE_MS, SAMPLE_WELL_MS = 10_000, 2_000
-"""Between two accounts that are asked of those it is for, and once one of them is well again."""
+"""
+Milliseconds between two accounts of a quarantine's sample, and once one of them is well again.
+"""
 SAMPLE_APART_MS = 60_000
-"""Between two questions about one of them, where they are few."""
+"""Milliseconds between two requests for one account of a small sample."""
 SAMPLE_PART = 360
-"""Of its age, from which on a sample is that rare: each ten seconds in its first hour."""
+"""The pause of a sample is this part of the quarantine's age: ten seconds in its first hour."""
 ROUSE_SPREAD_MS = 10_000
 ROUSE_CLAIM_MS = 60_000
 
@@ -56,19 +58,19 @@ class Hold(msgspec.Struct, array_like=True):
     """Says that all of a client's requests wait but one that probes at a time."""
 
     kind: str = "erring"
-    """``client`` or ``erring``: what all are held for."""
+    """Why all requests wait: ``client`` or ``erring``."""
     since_ms: int = 0
     until_ms: int = 0
-    """Nothing is sent before it; from then on one request probes."""
+    """Nothing is sent before this time; from then on one request probes."""
     probes: int = 0
-    """That failed."""
+    """The number of probes that failed."""
     claim: str = ""
     """The node that probes; empty: nobody does."""
     claim_ms: int = 0
-    """Until when its claim lasts: should it die, another probes from then on."""
+    """When the claim ends: if its node dies, another node probes from then on."""
     outcome: str = ""
     brief: str = ""
-    """What most were answered, status and code alone."""
+    """The answer that most got, status and code alone."""
     failed: int = 0
     """Witnesses that were answered so when it began …"""
     asked: int = 0
@@ -86,9 +88,11 @@ class Quarantine(msgspec.Struct, array_like=True):
 
     since_ms: int = 0
     refused: int = 0
-    """Accounts that were refused since it began, and in the time whose share began it."""
+    """
+    Accounts that were refused since the quarantine began, and in the time whose share began it.
+    """
     refused_share: float = 0.0
-    """Share of refusals that began it."""
+    """The share of refusals that began the quarantine."""
     usual_share: float = 0.0
     outcome: str = ""
     brief: str = ""
@@ -99,15 +103,17 @@ class Quarantine(msgspec.Struct, array_like=True):
     """… of so many, of late: of more than five, their part of five."""
     kind: str = "refused"
     """
-    What they fail by: ``refused``, ``erring``, or ``unproven``: refused, and none of the client's
-    accounts was ever refreshed well here.
+    How its accounts fail: ``refused``, ``erring``, or ``unproven``: refused, and none of the
+    client's accounts was ever refreshed well here.
     """
     ending_ms: int = 0
-    """Since when some that had failed are well again; 0: none. Over when no more follow."""
+    """
+    Since when some accounts that had failed are well again; 0: none. It ends when no more follow.
+    """
     sample_ms: int = 0
-    """When the next of them is asked."""
+    """When the next account of the sample is asked."""
     recovered: int = 0
-    """Accounts that had failed and are well again, of all since it began."""
+    """Accounts that had failed and are well again, of all since the quarantine began."""
 
 
 class Rate(msgspec.Struct, array_like=True):
@@ -115,20 +121,23 @@ class Rate(msgspec.Struct, array_like=True):
 
     per_second: float = 0.0
     peak: float = 0.0
-    """What it was answered when it last proved too much."""
+    """The goodput when the rate last proved too much."""
     shrunk_ms: int = 0
     meter_ms: int = 0
-    """Since when the next two are counted."""
+    """Since when the next two fields are counted."""
     answered: int = 0
     limited: int = 0
     since_shrunk: int = 0
-    """Answers since it shrank last."""
+    """Answers since the rate shrank last."""
     short_ms: int = 0
-    """When it granted less than was asked for last: while it does, it is not forgotten."""
+    """
+    When the rate last granted fewer requests than were asked for: while it does, it is not
+    forgotten.
+    """
     doubled_ms: int = 0
     """
-    When it was doubled last, or something was answered 429: next to nothing was answered well when
-    it shrank. 0: it grows by time.
+    When the rate was last doubled, or a 429 came, if almost nothing was answered well when it
+    shrank; 0: it grows by time.
     """
 
 
@@ -140,35 +149,40 @@ class ClientRecord(msgspec.Struct, array_like=True):
     """When an account was refreshed well last."""
     hold: Hold | None = None
     opened_ms: int = 0
-    """When the last hold ended: what was answered before says nothing of now."""
+    """When the last hold ended: answers from before it say nothing of now."""
     incident_ms: int = 0
-    """Since when ``provider.breaker_open`` is told and no ``provider.breaker_closed``; 0: not."""
+    """
+    Since when ``provider.breaker_open`` stands without a ``provider.breaker_closed``; 0: it does
+    not.
+    """
     rest_ms: int = 0
-    """Nothing is sent before it, for every answer named a time to wait; then all go on."""
+    """
+    Nothing is sent before this time, because every answer named a time to wait; then all go on.
+    """
     rest_brief: str = ""
     rate: Rate | None = None
     quarantine: Quarantine | None = None
     usual_well: float = 0.0
-    """Answers of the last days that went well, old ones counting less and less …"""
+    """Good answers of the last days, old ones counting less and less …"""
     usual_refused: float = 0.0
     """… and refusals among witnesses."""
     usual_ms: int = 0
     released_ms: int = 0
     """When an operator ended a quarantine, until refusals are as usual again; 0: nobody did."""
     rouse_ms: int = 0
-    """Since when all failing accounts are to be tried anew; 0: they are not, or it is done."""
+    """Since when all failing accounts are to be tried anew; 0: they are not, or have been."""
     rouse_claim_ms: int = 0
-    """Until when some node does it."""
+    """Until when a node has claimed to do so."""
     roused_ms: int = 0
-    """When that was done last."""
+    """When the failing accounts were last tried anew."""
     in_a_row: dict[str, int] = msgspec.field(default_factory=dict)
     """Witnesses that failed since an account was refreshed well, by kind …"""
     row_ms: int = 0
     """… and when the first of them did."""
     silences: dict[str, Silence] = msgspec.field(default_factory=dict)
-    """By node."""
+    """The nodes' troubles, by node."""
     rests: int = 0
-    """Times in a row that all rested, and were told to again when it was over."""
+    """How many times in a row all requests rested and were told to wait again afterwards."""
     unproven: int = 0
     """Accounts that were refused while none was ever refreshed well here."""
 
@@ -182,12 +196,12 @@ class ClientRecord(msgspec.Struct, array_like=True):
         return bool(self.incident_ms) and self.hold is None
 
     def sample_due(self, clock_ms: int) -> bool:
-        """Return whether it is time to ask about another account of the quarantine."""
+        """Return whether it is time to try another account of the quarantine."""
         found = self.quarantine
         return found is not None and not found.ending_ms and clock_ms >= found.sample_ms
 
     def claim_sample(self, clock_ms: int) -> bool:
-        """Claim the next question about an account that a quarantine is for, if it is time."""
+        """Claim the next try of an account of the quarantine, if it is time."""
         found = self.quarantine
         if found is None or not self.sample_due(clock_ms):
             return False
@@ -199,7 +213,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
         return True
 
     def claim_rouse(self, clock_ms: int) -> bool:
-        """Claim to have all failing accounts tried anew, if that is due and no node is at it."""
+        """Claim to have all failing accounts tried anew, if that is due and no node does so."""
         if not self.rouse_ms or self.rouse_claim_ms > clock_ms:
             return False
         self.rouse_claim_ms = clock_ms + ROUSE_CLAIM_MS
@@ -211,7 +225,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
 
 
 Change = Callable[[ClientRecord, int], list[ClientEvent]]
-"""Changes a record, at that time of the leases' clock; what of it is to be told."""
+"""Changes a record at a time of the leases' clock; returns the events to tell."""
 
 
 def parse_record(raw: bytes) -> ClientRecord:
@@ -264,11 +278,14 @@ class SharedRecord:
         self._clock = shared.clock
         self.record = ClientRecord()
         self.closed = asyncio.Event()
-        """Set when all are held back, until this node asks again: a take waits in vain then."""
+        """
+        Set when all requests are held back, so that a take waits in vain, until this node asks
+        again.
+        """
         self.unreadable = False
         """
-        The record in the store cannot be read: until it is written anew, its former holds stand,
-        which nobody would end.
+        The record in the store cannot be read; until it is written anew its former holds stand, and
+        no node would end them.
         """
         self.lag_ms = 0
         """How far the store's unix time is ahead of the leases' clock."""
@@ -295,7 +312,7 @@ class SharedRecord:
 
     async def ask(self, wanted: int = 0) -> tuple[int, int]:
         """
-        Ask for leave of the client's rate; the record is as of now then.
+        Ask the client's rate for requests, and bring the record up to date.
 
         Returns: how many requests are granted, and milliseconds until more may be.
         """
@@ -307,12 +324,12 @@ class SharedRecord:
             await self._run("back", requests, _thousandths(self._provider.client_rate))
 
     async def look(self) -> None:
-        """Bring the record up to date, after whatever this node is telling just now."""
+        """Bring the record up to date, once a report of this node that is under way has ended."""
         async with self._changing:
             await self.ask()
 
     async def change(self, change: Change) -> None:
-        """Read, change, compare and swap, until no other node was between."""
+        """Read, change, compare and swap, until no other node has changed it in between."""
         async with self._changing:
             for swap in range(SWAPS_MAX):
                 if swap >= CROWDED:  # Many tell at once: apart they all get through.
@@ -331,7 +348,7 @@ class SharedRecord:
         )
 
     async def claim(self, claim: Callable[[ClientRecord, int], bool]) -> bool:
-        """Change what ``claim`` changes, and return what it returned at last."""
+        """Change the record by ``claim``, and return what the last call of it returned."""
         claimed: list[bool] = []
 
         def change(record: ClientRecord, clock_ms: int) -> list[ClientEvent]:
@@ -342,12 +359,12 @@ class SharedRecord:
         return claimed[-1]
 
     async def mend(self) -> None:
-        """Write a record anew that cannot be read."""
+        """Write the record anew if it cannot be read."""
         await self.change(lambda _record, _clock_ms: [])
         self._start("pause", self._keep_paused())
 
     async def close(self) -> None:
-        """End what goes on beside."""
+        """End the background jobs."""
         jobs = list(self._jobs.values())
         for job in jobs:
             job.cancel()
@@ -364,7 +381,7 @@ class SharedRecord:
         return bool(granted)
 
     async def _run(self, verb: str, *args: str | bytes | int) -> tuple[int, int]:
-        """Run the client's script; what the store knows better is known here then."""
+        """Run the client's script, and take over what the store knows better."""
         known = (verb, self._version, *args)
         reply = await self._shared.accounts.script("tokens.client", self.queue, 0, known)
         granted, wait_ms, self._version, self._clock_ms, self.lag_ms, raw = reply
@@ -413,7 +430,7 @@ class SharedRecord:
             )
 
     def _pause_until(self) -> int:
-        """Return until when the client's queue is to be paused; 0: not."""
+        """Return until when the client's queue is to be paused; 0: it is not."""
         record = self.record
         if record.hold is not None:
             return record.hold.until_ms + PAUSE_SLACK_MS
@@ -421,9 +438,9 @@ class SharedRecord:
 
     async def _keep_paused(self) -> None:
         """
-        Pause or resume the queue as the record says, and as it says then.
+        Pause or resume the queue as the record says, also if the record changes meanwhile.
 
-        No late resume stands against another's pause.
+        No late resume undoes another node's pause.
         """
         while True:
             try:
@@ -475,7 +492,9 @@ class SharedRecord:
             await sleep(self._clock, SAMPLE_LOOK_S * (0.5 + self._shared.dice.random()))
 
     async def _rouse_one(self) -> None:
-        """Have one of the quarantined tried now: whose wait would end first in its shard."""
+        """
+        Have a quarantined account tried now: in its shard, the one whose wait would end first.
+        """
         found = self.record.quarantine
         erring = found is not None and found.kind == "erring"
         kinds: Sequence[Kind] = ("erring",) if erring else ("refused", "client")

@@ -18,8 +18,7 @@ import msgspec
 from tidewarden.config.error_classes import Kind
 
 from . import throttle
-from .client_record import SAMPLE_WELL_MS, ClientEvent, ClientRecord, Quarantine
-from .evidence import (
+from .answer_counts import (
     ANSWERS,
     FAILED,
     HOUR_MS,
@@ -31,18 +30,18 @@ from .evidence import (
     total,
     within,
 )
+from .client_record import SAMPLE_WELL_MS, ClientEvent, ClientRecord, Quarantine
 
 HEARD_MS = 180_000
-"""A node whose trouble goes on tells of it again sooner; what is older is forgotten."""
+"""A node reports trouble that goes on more often than that; older reports are forgotten."""
 GONE_MS = 7 * 86_400_000
 """
-Of a node that was said to be without answers, and tells nothing any more, for so long: it is gone
-for good.
+A node that was reported to be without answers, and has told nothing for so long, is gone for good.
 """
 
 
 SPARE, CLUSTER_SPARE = 2, 1
-"""So many accounts that are refused are nothing unusual, however few are asked."""
+"""So many refused accounts are nothing unusual, however few are asked."""
 SHARE_MIN = 0.03
 TIMES = 5.0
 SIGMAS, CLUSTER_SIGMAS = 4.0, 1.0
@@ -52,9 +51,9 @@ quarantine in years. From the second on they are a cluster: too few for a quaran
 to give them up before a day has passed.
 """
 OTHERS_HANDFUL, OTHERS_SHARE_MIN = 6, 0.1
-"""The same of errors, and of words that refuse our client: those end no grant."""
+"""The same bounds for errors and for refusals of our client, which end no grant."""
 SHORT_MS = 600_000
-"""So long a time is judged by, too."""
+"""The shorter of the two times by which a client is judged."""
 MENDED = 3
 """
 If more accounts than that, and more of those that were asked again than not, are well again,
@@ -64,10 +63,10 @@ UNPROVEN_HANDFUL = 6
 """Accounts that must be refused where none was ever refreshed well here."""
 USUAL_MAX = 0.05
 PRIOR = (1000.0, 1.0)
-"""Answers and refusals that a client nobody knows yet is taken to have had."""
+"""The answers and refusals that a new client is taken to have had."""
 DAY_MS = 86_400_000
 RELEASED_MS, RELEASED_LEAST_MS = DAY_MS, 600_000
-"""A release lasts so long at most, for what is refused then is another matter, and at least."""
+"""The longest and shortest time of a release: later refusals are another matter."""
 SAMPLE = 3
 """Accounts that had failed, and are well again, by which a quarantine begins to end …"""
 SAMPLE_SHARE = 0.5
@@ -75,11 +74,14 @@ SAMPLE_SHARE = 0.5
 SAMPLE_MAX = 5
 ROUSED_MS, SAMPLE_SHARE_MIN = 60_000, 0.25
 """
-Within so long the accounts that failed have been tried anew: if fewer of them are well, the
-incident has not come to an end.
+Failed accounts have been tried anew within this time; if fewer of them than this share are well,
+the incident has not ended.
 """
 QUARANTINE_CALM_MS = HOUR_MS
-"""It is over when so long nobody else failed so: what recurs within it is one incident."""
+"""
+A quarantine is over when no other account has failed for so long; failures that recur within it are
+one incident.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,41 +90,41 @@ class Assessment:
 
     shared: bool = False
     """
-    Others that were well got the same answer, many more than usual: it is no matter of this
+    Many more accounts than usual that were well got the same answer: it is no matter of this
     account.
     """
     quarantined: bool = False
-    """Refusals of the client's accounts have jumped: none counts, and nobody is given up."""
+    """Refusals of the client's accounts have jumped: none counts, and no account is given up."""
     told: bool = False
     """
-    The client is held back, or an event has said that it is in trouble: that each of its accounts
-    fails, too, is no news.
+    The client is held back, or an event has told of its trouble: no news that each account fails.
     """
     sampled: bool = False
-    """A quarantine goes on, and has those whom it is for asked one at a time."""
+    """A quarantine goes on, and has its accounts asked one at a time."""
     clustered: bool = False
     """
     More accounts than usual are refused, but too few for a quarantine: it takes a day of refusals
     to give one of them up.
     """
     others: bool = False
-    """Other accounts of the client are asked: where none of them was well, none shows anything."""
+    """
+    The client has other accounts that are asked; they show nothing if none of them was ever well.
+    """
     judged_s: float = math.inf
-    """For how long the answers came that the client is judged by, seconds: an hour, or longer."""
+    """Over how many seconds the answers came by which the client is judged: an hour, or longer."""
     well_ms: int = 0
     """
-    When another account of the client was last refreshed well, unix milliseconds; 0: not known to
-    have been.
+    When another account of the client was last refreshed well, unix milliseconds; 0: not known.
     """
     released_ms: int = 0
     """
-    When an operator looked at the refusals and said that they are true, unix milliseconds; 0:
-    nobody did. The next one is enough to give an account up that has not been refreshed well since.
+    When an operator declared the refusals to be true, unix milliseconds; 0: none did. The next
+    refusal is enough to give up an account that has not been refreshed well since.
     """
 
 
 ALONE = Assessment()
-"""Nothing is known of any other account."""
+"""No other account of the client is known."""
 
 
 def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
@@ -237,7 +239,7 @@ def _begun(found: Quarantine) -> ClientEvent:
 
 
 def _of_nodes(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
-    """Take in what the node meets with that is no account's, or that it is over."""
+    """Note the trouble that a node meets with and that is no account's, or that it is over."""
     node, silences, events = told.node, record.silences, []
     if told.silence is not None:
         now, old = msgspec.structs.replace(told.silence), silences.get(node)
@@ -333,7 +335,7 @@ def _called_for_since(
 
 
 def _unusual(expected: float, sigmas: float) -> float:
-    """Return how many refusals chance may bring about where so many are expected."""
+    """Return how many refusals chance may bring about if ``expected`` are usual."""
     return expected + sigmas * math.sqrt(expected) + 1e-9
 
 

@@ -42,7 +42,7 @@ class FairShare:
     def __init__(self, total: int) -> None:
         self._empty = total  # below 0 while more are taken
         self._held: Counter[str] = Counter()
-        """Of those that hold any."""
+        """The seats that providers hold; those that hold none are absent."""
         self._waiting: dict[str, asyncio.Event] = {}
 
     def free(self, name: str) -> int:
@@ -82,9 +82,9 @@ class HostRateLimits:
     """
     Limits the requests a second to a host, of all clients and nodes together.
 
-    The store counts them, see ``tokens/lua/host.lua``; what asks it raises what it raises. While it
-    is away each node keeps to its part, by how many nodes there were. Where two providers of one
-    host set a rate, the lower counts.
+    The store counts them, see ``tokens/lua/host.lua``; a method that asks the store raises what it
+    raises. While the store is away each node keeps to its part, by how many nodes there were. If
+    two providers of one host set a rate, the lower counts.
     """
 
     def __init__(
@@ -95,16 +95,16 @@ class HostRateLimits:
         self._nodes = nodes
         self._rates: dict[str, float] = {}
         self._spent_s: dict[str, float] = {}
-        """Up to when a rate is used up by what is sent without the store."""
+        """Until when requests that were sent without the store have used a rate up."""
 
     def change(self, providers: Iterable[Provider]) -> None:
-        """Mind the rates of these providers alone."""
+        """Limit by the rates of these providers alone."""
         self._rates.clear()
         for provider in providers:
             self.add(provider)
 
     def add(self, provider: Provider) -> None:
-        """Mind the rate of this provider."""
+        """Limit by the rate of this provider, too."""
         if provider.host_rate:
             host = host_of(provider)
             self._rates[host] = min(provider.host_rate, self._rates.get(host, provider.host_rate))
@@ -131,10 +131,10 @@ class HostRateLimits:
 
     def alone(self, provider: Provider, now_s: float) -> bool:
         """
-        Tell whether one request may begin while the store is away, and count it.
+        Return whether one request may begin while the store is away, and count it if so.
 
-        It comes out of this node's part of the client's rate and of the host's, each a token bucket
-        (GCRA) that grants a second's worth at a time at most. ``now_s``: monotonic.
+        The request comes out of this node's part of the client's rate and of the host's, each a
+        token bucket (GCRA) that grants a second's worth at a time at most. ``now_s``: monotonic.
         """
         host = host_of(provider)
         set_rates = {f"client {provider.name}": provider.client_rate, host: self._rates.get(host)}
@@ -176,16 +176,16 @@ class NodeLimits:
     dice: Random
     node: str = ""
     nodes: Callable[[], int] = lambda: 1
-    """How many nodes live, this one included."""
+    """Counts the nodes that live, this one included."""
     on_event: Callable[[str], None] = lambda _provider: None
-    """Hears that something is to be told of a provider."""
+    """Hears that there is an event of a provider to tell."""
     refreshes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Answers by provider and class."""
     quarantines: Counter[str] = field(default_factory=Counter)
     """Times that refusals jumped, by provider."""
     fair_share: FairShare = field(default_factory=lambda: FairShare(SEATS))
     breakers: dict[str, CircuitBreaker] = field(default_factory=dict)
-    """By provider."""
+    """The circuit breakers by provider."""
     hosts: HostRateLimits = field(init=False)
 
     def __post_init__(self) -> None:

@@ -17,30 +17,32 @@ from __future__ import annotations
 
 from tidewarden.config.error_classes import Kind
 
+from .answer_counts import Bucket, Told, within
 from .client_record import ClientRecord, Hold, Rate
-from .evidence import Bucket, Told, within
 
 HOLD_WINDOWS_MS = (4_000, 30_000)
-"""What is judged by: the last moment where much comes, longer where little does."""
+"""
+The times over which a hold is judged: the last moment if many answers come, else a longer one.
+"""
 HELD_SHARE = 0.8
 ROW_MS = 600_000
-"""Failures in a row that began longer ago say nothing of now."""
+"""Failures in a row that began longer ago than that say nothing of now."""
 LEAST: dict[Kind, int] = {"client": 5, "erring": 10}
-"""Witnesses that must have met the same."""
+"""The least number of witnesses that met the same failure."""
 SHARED_LEAST = 3
-"""Witnesses by which a failure is called shared, although nobody is held back for so few."""
+"""So many witnesses make a failure a shared one, although a hold needs more."""
 PAUSE_MS = 2_000
 PAUSE_GROWTH = 1.5
 PROBES = 3
-"""Probes by different accounts that fail before the pause grows."""
+"""So many probes by different accounts fail before the pause grows."""
 PAUSE_MAX_MS = {"client": 3_000, "erring": 15_000}
 LONG_MS = 900_000
 """After so long a client that is refused is asked more rarely: nobody is mending it just now."""
 PAUSE_MAX_LONG_MS = {"client": 30_000, "erring": 15_000}
 NAMED_MS = 60_000
 """
-A time to wait that an answer names is believed to be meant for all so far, and twice as far after
-each probe that fails.
+A time to wait that an answer names counts for all accounts up to this length, and up to twice that
+after each probe that fails.
 """
 UNSENT_MS = 500
 ROUSED_APART_MS = 300_000
@@ -50,41 +52,45 @@ CALM_MS = 15_000
 LIMITED_SHARE = 0.05
 HANDFUL = 6
 HANDFUL_RATED = 2
-"""While there is a rate, so few show that it is too high: the provider is known to limit us."""
+"""While there is a rate, so few 429 show that it is too high: the provider is known to limit us."""
 FEW, WINDOW_FEW_MS = 20, 20_000
-"""Of so few answers no rate is reckoned: those of a longer time count."""
+"""So few answers give no rate: those of a longer time are counted."""
 ANSWERS_A_SECOND = 3.0
 """
-Growth by time counts no faster than this many answers a second: where few come, what is borne is
-not known so soon.
+Growth by time counts at most so many answers a second: if few come, the bound is learnt slowly.
 """
 RATED_ANSWERS = 40
-"""A rate is judged by so many at least: at two a second five seconds tell little."""
+"""A rate is judged by at least so many answers: at two a second five seconds tell little."""
 BETA = 0.9
 RATE_GROWTH = 0.001
-"""Of the peak, for each cubed second: back there after 4.6 s, a quarter beyond after 11 s."""
+"""
+The growth, a part of the peak for each cubed second: it is back there after 4.6 s, and a quarter
+beyond after 11 s.
+"""
 PER_SECOND_MIN, PER_SECOND_MAX = 0.2, 100_000.0
 SLOW_START_SHARE = 0.1
-"""A rate begins so where no more of the answers than that were good ones."""
+"""A rate begins with slow start if no larger share of the answers was good."""
 RATE_FORGET = 2.0
 RATE_FORGET_MS = 5_000
 """
-Times the peak at which the rate is forgotten, if so long it has granted all that was asked for: a
+A rate is forgotten at so many times its peak, if it has granted all requests for so long: before, a
 backlog would go at once.
 """
 USED = 1.25
 """
-It grows to so many times what was answered of late at most: what is not used shows nothing (RFC
-7661).
+A rate grows to at most so many times the answers of late: unused room shows nothing (RFC 7661).
 """
 APART_MS = 1_000
-"""Between two times that it shrinks: what was under way at the first is answered by then."""
+"""
+Milliseconds between two times that a rate shrinks: requests under way at the first are answered by
+then.
+"""
 RATE_WINDOW_MS = 5_000
 REST_SHARE = 0.95
 REST_MS = 60_000
 """
-All rest so long at first, however long the answers name, and twice as long when it was over and
-they say so again: where little is sent, some accounts' own limits are all that is answered.
+The first rest of all requests, however long a time the answers name; it doubles when they say so
+again afterwards. If little is sent, some accounts' own limits are all that is answered.
 """
 
 

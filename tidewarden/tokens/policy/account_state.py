@@ -7,9 +7,7 @@ from typing import Literal
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 
 State = Literal["fresh", "expiring", "late", "failing", "stopped", "dead", "lost_rotation", "stale"]
-"""
-``stale``: of a token that was served without asking the store, which was away; no account is in it.
-"""
+"""``stale`` marks a token that was served while the store was away; no account is in that state."""
 STATES: tuple[State, ...] = (
     "fresh",
     "expiring",
@@ -23,9 +21,9 @@ STATES: tuple[State, ...] = (
 
 def state(row: AccountRow, troubles: RefreshTroubles | None, now_ms: int) -> State:
     """
-    Return the one word for how an account is.
+    Return the one word for the state of an account.
 
-    The words come in this order: dead before failing before late before expiring before fresh.
+    The first that fits counts of: dead, failing, late, expiring, fresh.
     """
     if troubles is not None:
         if troubles.stopped:

@@ -6,7 +6,7 @@ from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow
 
 LIFE_S_MIN = 10.0
-"""Of a token that lives shorter, no other is asked for sooner: it would be without pause."""
+"""A token that lives shorter than that is not renewed earlier: there would be no pause."""
 JITTER_SHARE = 0.1  # Of the margin; spreads the accounts that were imported together.
 
 
@@ -54,9 +54,7 @@ def is_short(row: AccountRow) -> bool:
 
 
 def too_soon(provider: Provider, row: AccountRow, now_ms: int) -> float:
-    """
-    Return the seconds until the provider lets this account be refreshed at all; 0: it may be now.
-    """
+    """Return the seconds until the provider allows to refresh this account; 0: it does now."""
     wait_ms = 0.0
     if provider.not_before_s and row.access:
         wait_ms = row.expires_at_ms - provider.not_before_s * 1000 - now_ms

@@ -75,14 +75,14 @@ class Patience:
     """Says how long an account is asked about before it is given up."""
 
     confirm_s: float = CONFIRM_S
-    """Between the first refusal that counts and the second."""
+    """Seconds between the first refusal that counts and the second."""
     give_up_s: float = GIVE_UP_S
-    """Without success, by whatever."""
+    """Seconds without success, whatever the reason, until an account is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Holds what is known when a refresh has failed."""
+    """Holds the facts by which a failed refresh is judged."""
 
     verdict: Verdict
     troubles: RefreshTroubles
@@ -96,14 +96,14 @@ class Case:
     dice: float = 0.5
     confirm_s: float = CONFIRM_S
     assessment: Assessment = ALONE
-    """What the client's other accounts show."""
+    """The judgement of the client's other accounts."""
     give_up_s: float = GIVE_UP_S
     begun_ms: int = 0
     """When its intent was written, unix milliseconds: the request began no sooner. 0: now."""
     stored_ms: int = 0
     """When its row was stored, for it was refreshed well or put, unix milliseconds."""
     refreshed: bool = False
-    """Its pair came from a refresh of ours: its grant was well."""
+    """The pair came from a refresh of ours, so the grant was well."""
 
     @property
     def error(self) -> ErrorClass:
@@ -120,7 +120,7 @@ class Case:
         """
         Return until when the refresh token may be sent again after an unknown outcome.
 
-        0: at any time.
+        0: it may be sent at any time.
         """
         return 0 if self.rotation != "single_use" else self.doubt_ms + int(self.grace_s * 1000)
 
@@ -159,9 +159,9 @@ class Case:
     @property
     def lone(self) -> bool:
         """
-        Return whether no other account of the client is asked, or was well since this one was.
+        Return whether no other account of the client is asked, or was well since this one was well.
 
-        This one was well when it was refreshed or put last. Where no account at all was ever well,
+        This account was well when it was last refreshed or put. If no account at all was ever well,
         the client's settings may be wrong, and that ends no account.
         """
         well_ms = self.assessment.well_ms
@@ -209,9 +209,7 @@ def after_failure(case: Case) -> Step:
 
 def _untouched(case: Case, wait_s: float) -> Step:
     """
-    Try later, and note nothing, unless something would be forgotten.
-
-    That is so of a doubt that was found in an open intent.
+    Try later, and note nothing, unless a doubt that was found in an open intent would be lost.
     """
     old = case.troubles
     if old.tries or old.doubts or old.first_ms:
@@ -221,7 +219,7 @@ def _untouched(case: Case, wait_s: float) -> Step:
 
 def _after_shared(case: Case) -> Step:
     """
-    Try again soon where other accounts meet with the same.
+    Try again soon, because other accounts meet with the same failure.
 
     The queue is held as long as it lasts, and nothing counts against the account.
     """
@@ -269,9 +267,9 @@ def _later(
     case: Case, troubles: RefreshTroubles, wait_s: float, spare: Spare = "keep", until_ms: int = 0
 ) -> Step:
     """
-    Try once more later, unless the account is given up without knowing of its grant.
+    Try once more later, or stop if the account has been asked in vain for too long.
 
-    It is when it has been asked in vain for too long.
+    Then it is given up although its grant may live.
     """
     if troubles.own_ms < case.give_up_s * 1000 or case.assessment.quarantined:
         troubles.next_ms = case.now_ms + int(wait_s * 1000)
@@ -282,10 +280,10 @@ def _later(
 
 def replay_after(case: Case) -> float | None:
     """
-    Return the seconds after which the refresh token of an open request is sent again in place.
+    Return after how many seconds an open request's refresh token is sent again in place.
 
-    The request's outcome is unknown. None: it is not sent in place. It is only where that is safe,
-    and a time or two, or to the end of a grace that is short: a task that waits in the queue, or
+    The request's outcome is unknown. None: the token is not sent in place. It is sent so only if
+    that is safe, and a time or two, or until a short grace ends: a task that waits in the queue, or
     for a rate, may wait past the grace.
     """
     old, verdict = case.troubles, case.verdict
@@ -316,9 +314,9 @@ def after_doubt(case: Case) -> RefreshTroubles:
 
 def _after_unknown(case: Case) -> Step:
     """
-    Try again soon where the old token still works, before its grace ends.
+    Try again soon, before the grace of the old token ends if it has one.
 
-    Elsewhere try again, too, for perhaps the provider processed nothing.
+    Without a grace it is tried again, too, because the provider may have processed nothing.
     """
     wait = _own_wait_s(case)
     if case.assessment.shared:
@@ -335,10 +333,11 @@ def _after_unknown(case: Case) -> Step:
 
 def _within_grace(case: Case) -> Step:
     """
-    Try again soon, and before all others, whatever was answered: only that can save the grant.
+    Try again soon, before all others, whatever was answered: only that can save the grant.
 
-    It is asked after half of the time that has passed since the request, or of what is left of the
-    grace if that is less. A time to wait that was named is kept if it ends within the grace.
+    The account is asked after half of the time that has passed since the request, or after half of
+    the rest of the grace if that is less. A time to wait that was named is kept if it ends within
+    the grace.
     """
     left_s = (case.safe_until_ms - case.now_ms) / 1000
     short, ends = case.grace_s <= SHORT_GRACE_S, case.error.ends_grant
@@ -367,7 +366,7 @@ def _doubting(case: Case, troubles: RefreshTroubles) -> RefreshTroubles:
 
 
 def apart_s(counted: int, confirm_s: float = CONFIRM_S) -> float:
-    """Return the seconds between the last of so many refusals that count and the next that does."""
+    """Return the seconds from the last of so many counting refusals to the next that counts."""
     if counted < 2:
         return confirm_s * counted
     return confirm_s * min(LONE_AFTER, THIRD_AFTER * 2.0 ** min(counted - 2, 10))
@@ -418,9 +417,9 @@ def _after_refusal(case: Case) -> Step:
 
 def _uncounted_wait_s(case: Case) -> float:
     """
-    Return the seconds until a refused account is asked although that does not count.
+    Return the seconds until a refused account is asked again without that counting.
 
-    One wrong answer leaves no reader without a token that way.
+    So one wrong answer leaves no reader without a token.
     """
     if case.left_s > 0:
         return max(LIVING_S_MIN, case.left_s / 2)
@@ -470,7 +469,10 @@ def _given_up(case: Case, troubles: RefreshTroubles, spare: Spare) -> Step:
 
 
 def _noted(case: Case, wait_s: float, *, counts: bool = True) -> RefreshTroubles:
-    """New troubles with this failure; ``counts``: it is the account's own matter."""
+    """
+    Return the account's troubles with this failure added; ``counts``: it is the account's own
+    matter.
+    """
     old, verdict = case.troubles, case.verdict
     answer = (case.now_ms, verdict.outcome, verdict.brief)
     return RefreshTroubles(
@@ -505,10 +507,11 @@ def _not_before_ms(case: Case) -> int:
 
 def _waited_ms(case: Case) -> int:
     """
-    Return how much longer the account has been asked in vain now.
+    Return the milliseconds to add to the time for which the account has failed.
 
-    Time past its next try does not count: the account lay in a queue that was held. Only half of
-    the time counts where no other account was refreshed meanwhile: the provider may have been away.
+    Time past its next try does not count, because the account lay in a queue that was held. Only
+    half of the time counts if no other account was refreshed meanwhile: the provider may have been
+    away.
     """
     old = case.troubles
     if case.error.mended_here:
@@ -519,9 +522,9 @@ def _waited_ms(case: Case) -> int:
 
 def saved_until_ms(provider: Provider, troubles: RefreshTroubles, now_ms: int) -> int:
     """
-    Return until when sending the refresh token again can save an account in doubt.
+    Return until when sending the refresh token again can save an account in doubt; 0: no haste.
 
-    0: that time is over, or there is no need for haste.
+    It is 0, too, when that time is over.
     """
     until_ms = troubles.doubt_ms + int(provider.grace_s * 1000)
     return (
@@ -555,12 +558,10 @@ def patience(
     rotation: str, grace_s: float, now_ms: int, doubt_ms: int, expires_at_ms: int
 ) -> float:
     """
-    Return the seconds to wait before a refresh token of unknown outcome is sent again.
+    Return the seconds to wait before a refresh token of unknown outcome is sent again; 0: none.
 
-    They are waited for a node that may hold the answer and cannot be asked; 0: do not wait.
-
-    Where tokens are used once, to send it past the grace may end the grant, so it waits while the
-    access token lives.
+    The wait is for a node that may hold the answer and cannot be asked. If tokens are used once, to
+    send one past its grace may end the grant, so the wait lasts while the access token lives.
     """
     left_s = (expires_at_ms - now_ms) / 1000
     if rotation != "single_use" or now_ms - doubt_ms < grace_s * 1000 or left_s <= PATIENCE_FLOOR_S:

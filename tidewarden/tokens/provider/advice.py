@@ -23,7 +23,7 @@ MEND = {
     ),
     "token_exchange": "put another subject_token, or see to the one of [providers.{name}]",
 }
-"""What stands for a consent where there are no refresh tokens, by the provider's ``grant``."""
+"""The words that replace a consent if the provider's ``grant`` has no refresh tokens."""
 STANDING = {
     "answers": "answers",
     "silent": "does not answer",
@@ -32,18 +32,16 @@ STANDING = {
     "refusing": "refuses our client",
     "blocked": "is not asked",
 }
-"""How a provider may stand with us, and how that is said."""
+"""The states of a provider, and the words for each."""
 
 
 def standing(error: str) -> Standing:
-    """
-    Return the word for how a provider stands by its last error's class, a key of :data:`STANDING`.
-    """
+    """Return the key of :data:`STANDING` for a provider, by the class of its last error."""
     return class_of(error).standing
 
 
 def of_provider(provider: Provider, error: str) -> str:
-    """Return what an operator can do about a provider in such trouble."""
+    """Return the advice to an operator about a provider in such trouble."""
     return filled(class_of(error).provider_advice, provider)
 
 
@@ -58,7 +56,7 @@ def filled(text: str, provider: Provider) -> str:
 
 
 def after_refusal(provider: Provider) -> str:
-    """Return what mends an account whose credential the provider refuses."""
+    """Return the remedy for an account whose credential the provider refuses."""
     return CONSENT if provider.renews else MEND[provider.grant].format(name=provider.name)
 
 

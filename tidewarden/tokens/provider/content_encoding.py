@@ -12,9 +12,12 @@ import re
 import zlib
 
 CODINGS_MAX = 2
-"""Codings one upon the other that are undone; each may cost some milliseconds."""
+"""The most codings one upon the other that are undone; each may cost some milliseconds."""
 _WINDOWS = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}
-"""What zlib calls each coding; some send ``deflate`` without its header (RFC 9110, 8.4.1.2)."""
+"""
+The number by which zlib knows each coding; some send ``deflate`` without its header (RFC 9110,
+8.4.1.2).
+"""
 _NAMES = re.compile(r"[a-z0-9-]{1,16}(, ?[a-z0-9-]{1,16})?")
 
 

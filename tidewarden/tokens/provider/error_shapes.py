@@ -52,14 +52,14 @@ _TOKEN = re.compile(r"token|jwt", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """Holds what an answer says of an error."""
+    """Holds the error that an answer tells of."""
 
     codes: tuple[str, ...] = ()
     """In lower case, the most general first; of an item about a field, ``field:code``."""
     words: str = ""
-    """What it says freely."""
+    """The free text of the error."""
     refused: bool = False
-    """Whether it says so plainly that it is an error, whatever its status."""
+    """Whether the answer calls itself an error so plainly that its status does not matter."""
 
 
 NOTHING = ErrorReport()

@@ -25,7 +25,7 @@ from tidewarden.errors import Internal
 from .client_auth import ASSERTION_LIFE_S, Credentials
 
 OWN_MARK = "\x01"
-"""What a text of ours begins with: no refresh token holds such a character."""
+"""The beginning of a text of ours: no refresh token holds such a character."""
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"  # RFC 7523, 2.1
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"  # RFC 8693, 2.1
 TYPE_PREFIX = "urn:ietf:params:oauth:token-type:"
@@ -37,12 +37,12 @@ AHEAD_S = (
 
 
 class Unfit(Internal):
-    """The account was put for another grant than its provider's section says now."""
+    """Says that the account was put for another grant than its provider's section names now."""
 
 
 class Own(msgspec.Struct, frozen=True, omit_defaults=True):
     """
-    Holds what an account brings where that is no refresh token, or more than one.
+    Holds the credentials of an account if they are not a refresh token alone.
 
     Secrets stay out of its ``repr``.
     """
@@ -51,7 +51,7 @@ class Own(msgspec.Struct, frozen=True, omit_defaults=True):
     subject_token: str = ""
     refresh_token: str = ""
     client_secret: str = ""
-    """Of its own client, where its provider's ``account_secret`` says so."""
+    """The secret of its own client, if its provider's ``account_secret`` says so."""
 
     def __repr__(self) -> str:
         return f"Own(scope={self.scope!r})"
@@ -59,12 +59,12 @@ class Own(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Holds what one request says beside the proof of our client."""
+    """Holds the members of one request beside the proof of our client."""
 
     members: Mapping[str, str] = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """What no error text may quote of it."""
+    """The parts of the request that no error text may quote."""
 
 
 def text_of(own: Own) -> str:
@@ -97,7 +97,7 @@ def following(text: str, refresh_token: str) -> str:
 
 def as_account(provider: Provider, text: str) -> tuple[Provider, str]:
     """
-    Return the provider with the account's own client secret, and what asks for its next pair.
+    Return the provider with the account's own client secret, and the credential for its next pair.
 
     The account brings ``text``.
     """

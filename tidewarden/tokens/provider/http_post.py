@@ -40,7 +40,7 @@ _UNFIT = re.compile(r"[\x00\r\n]")
 
 
 class LateError(aiohttp.ClientError):
-    """There is a connection, but the time to send anything is over."""
+    """Says that a connection was made, but the time to send anything is over."""
 
 
 @dataclass(slots=True)
@@ -203,7 +203,7 @@ class HttpPost:
             connection.close()
 
     def _request(self, url: str) -> aiohttp.ClientRequest:
-        """Return what aiohttp's connector needs to know to connect to ``url``."""
+        """Return the request by which aiohttp's connector connects to ``url``."""
         try:
             where = URL(url)
         except ValueError:

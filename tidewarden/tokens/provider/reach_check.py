@@ -20,17 +20,21 @@ OUTSIDE = (
 
 
 class OutsideError(OSError):
-    """Says that nothing may be sent there, and nothing was."""
+    """Says that nothing may be sent to the address, and that nothing was sent."""
 
 
 def check_reach(provider: Provider, url: str) -> None:
-    """Raises: OutsideError: the provider was put, and may not have anything sent to ``url``."""
+    """
+    Check that the provider may have requests sent to ``url``.
+
+    Raises: OutsideError: the provider was put, and ``url`` is beyond its reach.
+    """
     if provider.reach is not None and (fault := provider.reach.url_fault(url)):
         raise OutsideError(fault)
 
 
 def sockets_within(reach: Reach) -> Callable[[tuple[Any, ...]], socket.socket]:
-    """Return what makes a socket for one resolved address; it raises OutsideError."""
+    """Return a function that makes a socket for one resolved address; it raises OutsideError."""
 
     def make(resolved: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, address = resolved
@@ -42,7 +46,7 @@ def sockets_within(reach: Reach) -> Callable[[tuple[Any, ...]], socket.socket]:
 
 
 def outside_of(error: BaseException) -> str:
-    """Say why a connection was not made that the provider's reach forbids; empty: another error."""
+    """Return why the provider's reach forbade a connection; empty: another error ended it."""
     for found in (error, getattr(error, "os_error", None), error.__cause__):
         if isinstance(found, OutsideError):
             return str(found)

@@ -30,7 +30,7 @@ def retry_after(headers: Mapping[str, str], unix_ms: int) -> float | None:
 
 def provider_now_s(headers: Mapping[str, str], unix_ms: int) -> float:
     """
-    Return the time by the provider's own clock where it says it: the two hosts need not agree.
+    Return the time by the provider's clock, if it tells it, because the hosts' clocks may differ.
     """
     told_s = _unix_s(headers.get("date", ""))
     return unix_ms / 1000 if told_s is None else told_s

@@ -19,7 +19,7 @@ class Revoked:
 
     outcome: Literal["revoked", "failed", "unsupported"]
     """
-    ``revoked``: it is good no more, and may have been none before; ``failed``: to be tried again.
+    ``revoked``: the token does not work, and perhaps did not before; ``failed``: it is tried again.
     """
     message: str = ""
     retry_after_s: float | None = None

@@ -54,7 +54,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """Holds the connections to one provider, as the refresh uses them and as all else does."""
+    """Holds the connections to one provider, those of refreshes and those of all other requests."""
 
     loop: asyncio.AbstractEventLoop
     poster: HttpPost
@@ -282,7 +282,11 @@ def _new_line(
     if provider.reach is not None:
         lasting["socket_factory"] = sockets_within(provider.reach)
     connector = BoundedConnector(
-        limit=provider.crew[1] + 4, ssl=context, ttl_dns_cache=30, resolver=lookups, **lasting
+        limit=provider.concurrency_bounds[1] + 4,
+        ssl=context,
+        ttl_dns_cache=30,
+        resolver=lookups,
+        **lasting,
     )
     # The whole of a request is timed by who makes it.
     connect_s = provider.connect_s
@@ -359,7 +363,7 @@ def _judge_error(error: Exception, *, proxied: bool = False) -> Outcome:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason of an error, in words that quote nothing."""
+    """Return the reason of an error, in words that quote no part of the request."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     return type(error).__name__ if isinstance(error, UnicodeError) else str(error)

@@ -54,16 +54,16 @@ _VOCABULARY = re.compile(r"[a-z_]{1,40}([.:][a-z_]{1,40}){0,3}|\d{1,8}")
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """Holds what a token endpoint answered."""
+    """Holds the answer of a token endpoint."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
-    """Names in lower case."""
+    """The headers, by names in lower case."""
     body: bytes = field(repr=False)
     cut: str = ""
     """Why ``body`` is not known to be whole; empty: it is."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """What the request told that must not be said again: error texts quote it."""
+    """The secrets of the request, which no text may repeat: error texts quote them."""
     raw: bytes = field(default=b"", repr=False)
     """The body as it came, where its Content-Encoding could not be undone, or not all of it."""
 
@@ -75,7 +75,7 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RequestNotSent:
-    """The request never left: nothing can have happened at the provider."""
+    """Says that the request never left, so that nothing can have happened at the provider."""
 
     reason: str
     """
@@ -87,7 +87,7 @@ class RequestNotSent:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """The request was, or may have been, sent, and no answer came back."""
+    """Says that the request was sent, or may have been, and that no answer came back."""
 
     message: str
 
@@ -97,43 +97,49 @@ Outcome = HttpAnswer | RequestNotSent | NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """Holds what a successful answer brought."""
+    """Holds the tokens of a successful answer, and their lives."""
 
     access_token: str = field(repr=False)
     refresh_token: str = field(repr=False)
-    """Empty: the old one goes on."""
+    """The new refresh token; empty: the old one goes on."""
     token_type: str
     scope: str | None
-    """None: as before."""
+    """The scope; None: it is as before."""
     life_s: float | None
-    """None: not told. 0: it is over."""
+    """How long the access token lives; None: not told. 0: it is over."""
     consent_s: float | None = None
-    """How long the refresh token lives, if it is not used. None: not told."""
+    """How long the refresh token lives if it is not used; None: not told."""
     extras: dict[str, Scalar] = field(default_factory=dict)
     """Members that the provider's ``extras`` name and that can be kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Holds the class of an outcome, whose matter it is, and what came with it."""
+    """
+    Holds the class of an outcome, whose matter it is, and the pair or the words of the answer.
+    """
 
     outcome: str
     scope: Scope
-    """Whose matter it seems to be: a hint, for what others are answered decides."""
+    """
+    Whose matter the outcome seems to be: a hint, because the answers to other accounts decide.
+    """
     message: str = ""
-    """What is said of it to who may see the account."""
+    """The words for those who may see the account."""
     retry_after_s: float | None = None
     pair: TokenPair | None = None
     keep_body: bool = False
     """
-    The answer was a success that we cannot read, or not all of it: it may hold the only refresh
-    token there is.
+    The answer is a success that cannot be read as a whole, and may hold the only refresh token
+    there is.
     """
     answered: bool = True
-    """False: nothing came back, so it may be our own network's matter."""
+    """Whether an answer came; without one it may be our own network's matter."""
     brief: str = ""
-    """``message`` without what a provider says freely: the status and its code, or our own words
-    where no answer came."""
+    """
+    ``message`` without the provider's free text: the status and its code, or our own words if no
+    answer came.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +152,10 @@ class Rules:
     errors: Mapping[str, str] = field(default_factory=dict)
     renews: bool = True
     """
-    A refresh token may come with an answer; else an answer that cannot be read has lost nothing.
+    An answer may bring a refresh token; otherwise an answer that cannot be read has lost nothing.
     """
     extras: Mapping[str, str] = field(default_factory=dict)
-    """What is kept of a successful answer: by its name, where it lies."""
+    """The members to keep of a successful answer: each name, and where it lies."""
 
     def of_error(self, status: int, codes: tuple[str, ...]) -> str:
         """
@@ -305,7 +311,7 @@ def _come(answer: HttpAnswer, rules: Rules) -> dict[str, Any]:
     """
     Return the members that had come whole when the answer broke off.
 
-    Without the refresh token among them they are no pair.
+    They are no pair if the refresh token is not among them.
     """
     raw, at = answer.body, len(answer.body)
     for _ in range(MEMBERS_MAX):
@@ -406,7 +412,7 @@ def _scope(value: object) -> str | None:
 
 
 def _life(value: object, most_s: float = LIFE_S_MAX) -> float | None:
-    """Return the seconds that are left, 0 of what is over. None: they are not told."""
+    """Return the seconds of life that are left; 0: it is over. None: the answer does not tell."""
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}(\.\d+)?", value.strip()):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -415,7 +421,9 @@ def _life(value: object, most_s: float = LIFE_S_MAX) -> float | None:
 
 
 def _life_until(value: object, now_s: float) -> float | None:
-    """Return the life of a token whose end is told: in ISO 8601 with a zone, or unix seconds."""
+    """
+    Return the life of a token by its end, which is in ISO 8601 with a zone, or in unix seconds.
+    """
     moment = None
     if isinstance(value, str):
         with contextlib.suppress(ValueError):

@@ -22,14 +22,16 @@ log = logging.getLogger("tidewarden.tokens")
 PERIOD_S = (1.0, 5.0, 30.0)
 PERIOD_S_MAX = 480.0
 """
-Where little falls due the period doubles up to this, and a quarter of the horizon: looks alone kept
-a store of thousands busy.
+If little falls due the period doubles up to this, and up to a quarter of the horizon: at thousands
+of providers the readings alone kept a store busy.
 """
 # Accounts of a shard that fall due within the horizon and are not worth a look every few seconds.
 FEW = 64
 MOVED_MAX = 200  # A script blocks the store while it runs; what is left comes with the next round.
 PERIOD_S_MIN = 1 / 16
-"""Between two rounds of which each moves as many as it may: 3,200 accounts of a shard a second."""
+"""
+The pause between two rounds that each move as many as they may: 3,200 accounts of a shard a second.
+"""
 HORIZON_S_MAX = 6 * 3600.0
 
 
@@ -67,7 +69,7 @@ class Leveller:
     @property
     def wanted(self) -> bool:
         """
-        Tell whether this provider's work may be levelled.
+        Return whether this provider's work may be levelled.
 
         It may not if an early refresh is forbidden, or does harm.
         """
@@ -100,7 +102,7 @@ class Leveller:
 
     async def round(self, period_s: float) -> float:
         """
-        Look at every shard once; after how many seconds to look again.
+        Level every shard once; return the seconds until the next round.
 
         Raises what the store raises.
         """

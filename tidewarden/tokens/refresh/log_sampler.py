@@ -11,9 +11,9 @@ log = logging.getLogger("tidewarden.tokens")
 
 class LogSampler:
     """
-    Logs the first few of each minute.
+    Logs the first few lines of each minute.
 
-    Of the others it says only that there are more, and where they can be seen.
+    A last line says that there are more, and where they can be seen.
     """
 
     LINES = 10
@@ -29,7 +29,7 @@ class LogSampler:
         """
         Log one line about the account, unless there were too many of late.
 
-        It has the account's name within the provider; ``state``: how it is now.
+        ``account`` is its name within the provider, ``state`` its state now.
         """
         now = self._clock.monotonic()
         if now >= self._until:

@@ -1,11 +1,9 @@
 """
-Accounts are refreshed here while this node is cut off from the store.
+Refreshes accounts while this node is cut off from the store.
 
-That is done where the provider's ``orphan`` says so.
-
-No intent can be written then, so two nodes may refresh one account: only providers where that does
-no harm may be set so. What comes is in the journal before it is used, and goes to the store when
-that is back, unless the account has moved on since.
+The provider's ``orphan`` says whether that is done. No intent can be written then, so two nodes may
+refresh one account: only providers that bear this may be set so. An answer is in the journal before
+it is used, and goes to the store when that is back, unless the account has moved on since.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.cache import Cache, CachedToken
+from tidewarden.tokens.limits.answer_counts import Ended
 from tidewarden.tokens.limits.client_limits import ClientLimits
-from tidewarden.tokens.limits.evidence import Ended
 from tidewarden.tokens.policy import due_times, failures
 from tidewarden.tokens.provider.token_response import Verdict
 
@@ -36,7 +34,7 @@ HOLD_S = 30.0  # After an answer that tells all of a client's accounts to wait a
 
 @dataclass(frozen=True, slots=True)
 class OfflineClient:
-    """Holds what asks and writes for one client: the same as with the store."""
+    """Holds the parts that ask and write for one client, the same as while the store answers."""
 
     request: TokenRequest
     write_back: WriteBack
@@ -65,7 +63,7 @@ class OfflineRefresher:
         self._dice = dice
         self._work: dict[str, asyncio.Task[None]] = {}
         self._tries: dict[str, tuple[int, float]] = {}
-        """Failures in a row of an account, and until when it waits for them."""
+        """Each account's failures in a row, and until when it waits because of them."""
         self._held: dict[str, float] = {}
         """Until when a provider is left alone."""
 
@@ -77,8 +75,8 @@ class OfflineRefresher:
         """
         Refresh an account that this node knows, if it is due or lives less than ``min_ttl_ms``.
 
-        Return at once while it has more, else when the refresh has ended or the wait is over. What
-        came of it is in the cache.
+        Return at once while it lives longer, else when the refresh has ended or the wait is over.
+        The new pair is in the cache.
         """
         account, until = f"{provider.name}/{name}", self._clock.monotonic() + wait_s
         while True:
@@ -115,14 +113,14 @@ class OfflineRefresher:
             )
 
     async def stop(self) -> None:
-        """Let what is under way end, five seconds at most."""
+        """Let requests that are under way end, for five seconds at most."""
         if self._work:
             _, late = await asyncio.wait(list(self._work.values()), timeout=5)
             for work in late:
                 work.cancel()
 
     def _held_back(self, provider: Provider, account: str) -> bool:
-        """Return whether an earlier answer forbids to ask for this account or provider now."""
+        """Return whether an earlier answer forbids a request for this account or provider now."""
         return self._clock.monotonic() < max(
             self._held.get(provider.name, 0.0), self._tries.get(account, (0, 0.0))[1]
         )
@@ -157,7 +155,7 @@ class OfflineRefresher:
         log.info("%s, without the store: %s %s", account, verdict.outcome, verdict.message)
 
     async def _ask(self, provider: Provider, name: str, kept: CachedToken) -> Verdict:
-        """Ask for a pair, which is in the journal and the cache when this returns."""
+        """Ask for a pair; return when it is in the journal and the cache."""
         client, began_ms = self._clients[provider.name], self._cache.now_ms(kept)
         token = await client.request.unseal(name, kept.row)
         _, verdict = await client.request.ask(name, kept.row, token)

@@ -1,4 +1,4 @@
-"""Tells the rest of a node what became of a refresh: its readers, its events, its counters."""
+"""Tells the outcome of a refresh to the rest of a node: its readers, its events, its counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tidewarden.histograms import REFRESHES, Family
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step, parse_row
 from tidewarden.tokens.accounts.cache import Cache
-from tidewarden.tokens.accounts.settled import SettledAccounts
+from tidewarden.tokens.accounts.waiting_readers import WaitingReaders
 from tidewarden.tokens.events.lifecycle import AccountLifecycle
 from tidewarden.tokens.events.revocation import Revoker
 from tidewarden.tokens.journal.journal_records import JournalAnswer
@@ -21,10 +21,10 @@ log = logging.getLogger("tidewarden.tokens")
 
 @dataclass(slots=True)
 class Counts:
-    """Counts what a node's refreshers have done since its start."""
+    """Counts the outcomes of a node's refreshes since its start."""
 
     refreshes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By provider and class of outcome."""
+    """Refreshes by provider and class of outcome."""
     late: Counter[str] = field(default_factory=Counter)
     """Refreshes that succeeded after the old access token had expired, by provider."""
     short_lives: Counter[str] = field(default_factory=Counter)
@@ -38,7 +38,7 @@ class Counts:
     quarantines: Counter[str] = field(default_factory=Counter)
     """Times that a provider's refusals jumped and nobody was declared dead for it."""
     revocations: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Deleted accounts' tokens by provider and what became of them there."""
+    """Revocations of deleted accounts' tokens, by provider and outcome."""
     adopted: int = 0
     """Answers that were found in another node's journal."""
     orphans: int = 0
@@ -62,7 +62,7 @@ class Counts:
 
 class OutcomeNotifier:
     """
-    Notifies readers, events and counters of what became of one node's refreshes.
+    Notifies readers, events and counters of the outcomes of one node's refreshes.
 
     Every method but :meth:`stored` returns at once and raises nothing.
     """
@@ -71,13 +71,13 @@ class OutcomeNotifier:
         self,
         counts: Counts,
         cache: Cache,
-        settled: SettledAccounts,
+        waiting_readers: WaitingReaders,
         lifecycle: AccountLifecycle,
         revoker: Revoker,
     ) -> None:
         self._counts = counts
         self._cache = cache
-        self._settled = settled
+        self._waiting_readers = waiting_readers
         self._lifecycle = lifecycle
         self._revoker = revoker
 
@@ -106,7 +106,7 @@ class OutcomeNotifier:
         elif word == "GONE":
             log.info("%s was deleted while it was refreshed", account)
             await self._revoker.abandoned(provider, answer.account, parse_row(answer.row))
-        self._settled.tell(account, answer.generation + 1)
+        self._waiting_readers.wake(account, answer.generation + 1)
 
     def took(self, provider: str, outcome: str, seconds: float) -> None:
         """Count the seconds of a refresh whose end the store knows."""
@@ -152,8 +152,8 @@ class OutcomeNotifier:
         elif step.what == "dead":
             # Of one that is stopped the grant may live, and so may its token.
             self._cache.drop(f"{provider}/{account}")
-        self._settled.tell(f"{provider}/{account}", generation)
+        self._waiting_readers.wake(f"{provider}/{account}", generation)
 
     def moved_on(self, provider: str, account: str, generation: int) -> None:
         """Note that the account has another pair since its refresh began."""
-        self._settled.tell(f"{provider}/{account}", generation)
+        self._waiting_readers.wake(f"{provider}/{account}", generation)

@@ -25,8 +25,9 @@ log = logging.getLogger("tidewarden.tokens")
 
 TAKE_WAIT_MS, TAKE_WAIT_MS_MAX = 120_000, 480_000
 """
-How long a take waits: at first, and at most, for where nothing comes it doubles. Of thousands of
-providers most have nothing due.
+How long a take waits, at first and at most; the wait doubles while no task comes.
+
+Of thousands of providers most have nothing due.
 """
 # Tasks of one take at most. What is taken together goes through each step together, and whoever has
 # no part in that step idles.
@@ -94,7 +95,7 @@ class Pool:
 
     @property
     def _rest(self) -> int:
-        """Return how many more refreshes may begin, whatever became of those that have."""
+        """Return how many more refreshes may begin, although none of those under way has ended."""
         return SETTLING * self.limits.concurrency.size - len(self._work)
 
     @property
@@ -142,9 +143,9 @@ class Pool:
 
     async def _pay_forever(self) -> None:
         """
-        Store what the refresher still owes, beside the takes, which may be parked.
+        Store outcomes that the refresher still owes, beside the takes, which may be parked.
 
-        What is told late keeps an account waiting.
+        An outcome that is told late keeps an account waiting.
         """
         while True:
             await self._refresher.owing.wait()
@@ -186,7 +187,9 @@ class Pool:
         return min(room, self._rest - asked, TAKE_MAX)
 
     async def _begin(self, room: int) -> bool:
-        """Take what is due, as much as may be begun, and begin it; whether there was as much."""
+        """
+        Take due tasks, as many as may begin, and begin them; return whether there were as many.
+        """
         name = self._provider.name
         await self._vault.ready()
         if not self._refresher.writable:
@@ -206,7 +209,10 @@ class Pool:
         return len(taken) == room
 
     async def _take(self, free: int) -> Sequence[Taken]:
-        """Take at most ``free`` tasks, as many as the limits let begin; empty after a wait else."""
+        """
+        Take at most ``free`` tasks, as many as the limits let begin; if none may, wait and return
+        none.
+        """
         if self.limits.rated and not self._eager:
             return await self._take_first()
         permit = await self.limits.acquire(free)
@@ -298,7 +304,9 @@ class Pool:
         self.limits.end(account)
 
     async def _drain(self) -> None:
-        """Begin nothing, finish what is under way, give back what is held."""
+        """
+        Begin nothing more, finish refreshes that are under way, and give back tasks that are held.
+        """
         name = self._provider.name
         self._refresher.stopping = True
         if self._work:

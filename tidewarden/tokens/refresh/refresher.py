@@ -1,9 +1,9 @@
 """
 Refreshes one account: writes the intent, asks, journals, writes back.
 
-A refresh goes through four steps. Before the request: the intent, in the store. After it: the
-sealed answer, in this node's journal, on disk; then the row, in the store. Whatever ends in between
-leaves a trace that somebody resolves.
+A refresh goes through four steps: the intent is written to the store, the provider is asked, the
+sealed answer is written to this node's journal on disk, and the row to the store. A refresh that
+ends in between leaves a trace that another node, or this one later, resolves.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
 from tidewarden.tokens.accounts.account_store import AccountStore, Opened
 from tidewarden.tokens.journal.journal import Journal
 from tidewarden.tokens.limits.adaptive_concurrency import late
+from tidewarden.tokens.limits.answer_counts import Ended, is_refusal, kind_of
 from tidewarden.tokens.limits.client_limits import ClientLimits
-from tidewarden.tokens.limits.evidence import Ended, is_refusal, kind_of
 from tidewarden.tokens.policy import due_times, failures
 from tidewarden.tokens.policy.failures import Case, Patience
 from tidewarden.tokens.provider import token_response
@@ -153,9 +153,9 @@ class Refresher:
 
     async def pay(self) -> None:
         """
-        Tell the store what it could not be told while it was away.
+        Tell the store the outcomes that it could not be told while it was away.
 
-        Raises what it raises; the rest is still owed.
+        Raises what the store raises; the rest is still owed.
         """
         while self._owed:
             task, step = self._owed[0]
@@ -297,9 +297,9 @@ class Refresher:
         begun: float,
     ) -> Case | None:
         """
-        Store the answer, or what follows from there being none.
+        Store the answer, or the consequences of its absence.
 
-        Returns the case when it is sent again in its place.
+        Returns the case if the request is sent again in its place.
         """
         kept = ""
         unread = (
@@ -351,7 +351,9 @@ class Refresher:
         return asked + self.lease_ms / 1000 if renewed else None
 
     def _spare_may_do(self, opened: Opened) -> bool:
-        """Return whether a spare is worth a try: a previous token works within the grace alone."""
+        """
+        Return whether a spare is worth a try, because a previous token works only within the grace.
+        """
         return opened.spare is not None and failures.spare_lives(
             opened.spare, opened.row, self.provider.grace_s, opened.now_ms
         )
@@ -390,7 +392,7 @@ class Refresher:
         await self._note(task, step)
 
     async def _case(self, opened: Opened, verdict: Verdict, used_spare: bool, now_ms: int) -> Case:
-        """Gather what is known of a failure, also of the client's other accounts."""
+        """Gather the facts of a failure, those of the client's other accounts included."""
         if kind_of(verdict) in ("refused", "client"):
             await self._limits.weigh()  # Before anybody is given up.
         row = opened.row
@@ -430,7 +432,7 @@ class Refresher:
         self._notifier.failed(name, task.id, generation, step)
 
     def _say(self, account: str, before: RefreshTroubles, step: Step) -> None:
-        """Log what became of an account, where that is the account's own matter and news."""
+        """Log the outcome of an account, if it is the account's own matter and news."""
         now = step.troubles
         if step.what == "lost":
             self._log.say(account, "lost_rotation", f"lost_rotation: {now.message}", logging.ERROR)

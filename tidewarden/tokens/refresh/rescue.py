@@ -23,9 +23,9 @@ log = logging.getLogger("tidewarden.tokens")
 
 LOOK_S = 0.5
 DEAD_S = 10.0
-"""So long after it was missed a node may be declared dead, shard by shard."""
+"""A node that is missed may be declared dead so long afterwards, shard by shard."""
 SLACK_S = 5.0
-"""From the end of a lease until its account's turn, at most, as a rule."""
+"""The usual longest time from the end of a lease until its account's turn."""
 LEFT_MS = 500
 MOST = 500
 

@@ -46,12 +46,11 @@ class UnknownOutcomes:
 
     async def resolve(self, account: str, opened: Opened) -> Step | Literal["go", "stored"]:
         """
-        Resolve what became of a request of unknown outcome, as far as it can be known.
+        Resolve the outcome of a request, as far as it can be known.
 
-        Returns: ``go``: a request may be sent, as far as this goes; ``stored``: it need not, the
-        answer was found. A step: what to do instead of a request.
-
-        What is doubted is in the troubles of ``opened`` afterwards.
+        Returns: ``go``: a request may be sent, as far as this goes; ``stored``: none is needed,
+        because the answer was found. A step: what to do instead of a request. The remaining doubt
+        is in the troubles of ``opened`` afterwards.
         """
         found, row, troubles = opened.found, opened.row, opened.troubles
         fits = found is not None and (found.grant, found.generation) == (row.grant, row.generation)

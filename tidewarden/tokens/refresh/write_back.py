@@ -58,7 +58,7 @@ class WriteBack:
         self._clock = clock
         self._dice = dice
         self.life_s = provider.default_life_s
-        """How long the access token lives that came last."""
+        """How long the last access token lives."""
 
     async def settle(self, account: str, opened: Opened, pair: TokenPair, sent_token: str) -> None:
         """

@@ -31,30 +31,30 @@ class Rotation(msgspec.Struct, kw_only=True):
 
     state: str = "asked"
     node: str = ""
-    """Who works at it, or did last."""
+    """The node that works at the rotation, or did last."""
     force: bool = False
-    """Nodes that do not answer are left behind."""
+    """Whether nodes that do not answer are left behind."""
     started_ms: int = 0
     updated_ms: int = 0
     kek: str = ""
-    """Id of the key-encryption key it goes to, in hexadecimal."""
+    """The id of the key-encryption key that the rotation goes to, in hexadecimal."""
     key: int = 0
-    """The data key it goes to."""
+    """The data key that the rotation goes to."""
     previous: int = 0
     """The data key that the rotation before this one went to: older ones are dropped at the end."""
     queue: str = ""
     shard: int = 0
     cursor: int = 0
-    """Where it is: everything before has been sealed anew."""
+    """The position of the rotation: everything before it has been sealed anew."""
     total: int = 0
-    """Accounts there were when it began."""
+    """The number of accounts when the rotation began."""
     seen: int = 0
     sealed: int = 0
-    """Pairs sealed anew."""
+    """Pairs that were sealed anew."""
     unreadable: int = 0
-    """Pairs that do not open: left as they are."""
+    """Pairs that do not open and were left as they are."""
     dropped: int = 0
-    """Data keys that nothing is sealed under any more, dropped."""
+    """Data keys that were dropped, because nothing is sealed under them any more."""
     message: str = ""
 
     @property
@@ -64,20 +64,15 @@ class Rotation(msgspec.Struct, kw_only=True):
 
 
 class NodeKeys(msgspec.Struct, kw_only=True):
-    """
-    Holds what a node said of itself: the change it has seen, its key-encryption keys, its data key.
-    """
+    """Holds a node's report: the change it has seen, its key-encryption keys, its data key."""
 
     change: int = 0
     keks: list[str] = []
     newest: int = 0
     said_ms: int = 0
-    """By that node's clock."""
+    """The time of the report, by that node's clock."""
     address: str = ""
-    """
-    Where it listens, ``host:base_port``; empty: at every address of its host, none of which it
-    knows.
-    """
+    """Where the node listens, ``host:base_port``; empty: it does not know its host's addresses."""
 
 
 class KeyStore:
@@ -98,9 +93,7 @@ class KeyStore:
 
     async def add(self, key_id: int, wrapped: bytes) -> bytes:
         """
-        Store a wrapped key under a free id, and return the stored one.
-
-        It is ours or an earlier one.
+        Store a wrapped key under a free id, and return the stored one, ours or an earlier one.
         """
         await self._call("HSETNX", self._keys, key_id, wrapped)
         stored: bytes = await self._call("HGET", self._keys, key_id)
@@ -119,7 +112,7 @@ class KeyStore:
         await self._call("HSET", self._keys, key_id, wrapped)
 
     async def drop(self, key_ids: Iterable[int]) -> None:
-        """Forget data keys. What is sealed under them opens no more."""
+        """Forget data keys. Records that are sealed under them open no more."""
         ids = list(key_ids)
         if ids:
             await self._call("HDEL", self._keys, *ids)
@@ -144,16 +137,16 @@ class KeyStore:
         await self._call("HSET", self._vault, "rotation", msgspec.json.encode(rotation))
 
     async def say(self, node: str, known: NodeKeys) -> None:
-        """Write down what a node knows."""
+        """Write down a node's report."""
         await self._call("HSET", self._nodes, node, msgspec.json.encode(known))
 
     async def nodes(self) -> dict[str, NodeKeys]:
-        """Return what each node said last, by its name."""
+        """Return each node's last report, by its name."""
         found = pairs(await self._call("HGETALL", self._nodes))
         return {name.decode(): msgspec.json.decode(raw, type=NodeKeys) for name, raw in found}
 
     async def address_of(self, node: str) -> str:
-        """Return where a node says that it listens; empty: it has not said so."""
+        """Return the address that a node reported; empty: it reported none."""
         raw = await self._call("HGET", self._nodes, node)
         return msgspec.json.decode(raw, type=NodeKeys).address if raw else ""
 

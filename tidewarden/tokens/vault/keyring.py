@@ -25,7 +25,9 @@ OUTPUT_BYTES_MAX = 65_536
 
 
 class Keyring:
-    """Holds the keys by their ids. Made by :meth:`read`; its ``repr`` shows ids alone."""
+    """
+    Holds the keys by their ids, once :meth:`read` has read them; its ``repr`` shows ids alone.
+    """
 
     def __init__(self, settings: Vault, default_file: Path, environ: Mapping[str, str]) -> None:
         """Read the key from ``default_file`` when ``settings`` name no place."""
@@ -134,7 +136,7 @@ class Keyring:
 
 
 async def _all_of(stream: asyncio.StreamReader) -> bytes:
-    """Read to the end, but at most the first :data:`OUTPUT_BYTES_MAX` bytes."""
+    """Read all output, but keep at most the first :data:`OUTPUT_BYTES_MAX` bytes."""
     try:
         return await stream.readexactly(OUTPUT_BYTES_MAX)
     except asyncio.IncompleteReadError as error:

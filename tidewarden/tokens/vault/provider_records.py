@@ -20,7 +20,7 @@ from .vault import Place, Vault
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """Runs a script by its name on a shard of a queue, with arguments; returns its items."""
 QUEUE = "_vault"
-"""In whose only shard they lie."""
+"""The queue in whose only shard the records lie."""
 RECORDS_MAX = 1000
 _TIME = struct.Struct(">Q")
 
@@ -30,10 +30,10 @@ class ProviderRecord:
     """Holds a provider's settings as they were put."""
 
     document: bytes = field(repr=False)
-    """JSON, with its secrets; empty: it does not open."""
+    """The settings as JSON, with their secrets; empty: the record does not open."""
     put_ms: int
     fault: str = ""
-    """Why it does not open."""
+    """Why the record does not open; empty: it does."""
 
 
 class ProviderRecords:
@@ -44,7 +44,7 @@ class ProviderRecords:
         self._vault = vault
         self._clock = clock
         self._read: dict[str, tuple[bytes, ProviderRecord]] = {}
-        """As they were read last, with what they were opened from."""
+        """The records as they were read last, and the sealed bytes of each."""
 
     async def read(self, known: int = 0) -> tuple[int, Mapping[str, ProviderRecord] | None]:
         """
@@ -65,7 +65,7 @@ class ProviderRecords:
         return version, {name: record for name, (_, record) in found.items()}
 
     async def check_room(self, name: str, maker: tuple[str, int]) -> None:
-        """Raise what :meth:`put` would raise: Full."""
+        """Check that :meth:`put` has room. Raises: Full."""
         await self._put(name, b"", maker)
 
     async def put(self, name: str, document: bytes, maker: tuple[str, int]) -> None:

@@ -61,7 +61,7 @@ class Keys(Protocol):
 
 class Unsealable(errors.Internal):
     """
-    A sealed record cannot be opened.
+    Says that a sealed record cannot be opened.
 
     It was damaged or moved to another place, or the key that sealed it is gone.
     """
@@ -88,11 +88,7 @@ class Place(NamedTuple):
 
 
 class Vault:
-    """
-    Seals and opens records.
-
-    Made by :func:`open_vault`; holds the data keys of the cluster in memory.
-    """
+    """Seals and opens records by the data keys of the cluster; :func:`open_vault` makes it."""
 
     def __init__(self, keyring: Keyring, key_store: Keys, clock: Clock) -> None:
         self.keyring = keyring

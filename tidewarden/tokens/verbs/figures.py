@@ -1,9 +1,9 @@
-"""Puts the figures of every provider together once for all requests at a time."""
+"""Puts the figures of every provider together, once for all requests that wait for them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from tidewarden import errors
@@ -13,12 +13,14 @@ Stats = dict[str, dict[str, Any]]
 # Providers that are asked for together: more would keep others' requests waiting for the store.
 AT_ONCE = 32
 AGE_S = 60.0
-"""Figures that are older help nobody any more."""
+"""Figures that are older than that are not shown."""
 
 
 class Figures:
     """
-    Reads figures for one node. ``one`` puts the figures of a provider together.
+    Reads the figures of ``providers`` for one node, which it looks up anew for each reading.
+
+    ``one`` puts the figures of a provider together.
 
     Each caller gets figures that were read after it asked, and shares them with all who have asked
     by then: to read thousands of providers takes a while, and many callers together would give the
@@ -27,12 +29,11 @@ class Figures:
 
     def __init__(
         self,
-        providers: Iterable[str],
+        providers: Collection[str],
         one: Callable[[str], Awaitable[dict[str, Any]]],
         clock: Clock,
     ) -> None:
-        self._providers: list[str] = []
-        self.change(providers)
+        self._providers = providers
         self._one = one
         self._clock = clock
         self._under_way: asyncio.Task[Stats] | None = None
@@ -40,12 +41,8 @@ class Figures:
         self._found: Stats = {}
         self._found_at = float("-inf")
 
-    def change(self, providers: Iterable[str]) -> None:
-        """Use these providers from now on."""
-        self._providers = sorted(providers)
-
     async def all(self) -> Stats:
-        """Read now. Raises what the store raises."""
+        """Read the figures now. Raises what the store raises."""
         if self._next is None:
             self._next = asyncio.create_task(
                 self._read_after(self._under_way), name="figures of the providers"
@@ -55,9 +52,9 @@ class Figures:
 
     async def latest(self, wait_s: float) -> tuple[Stats, float] | None:
         """
-        Return what is read within ``wait_s``, else what was last read, and its age in seconds.
+        Return the figures read within ``wait_s``, else the last ones, and their age in seconds.
 
-        None: nothing is known. The reading goes on for the next caller.
+        None: there are none. The reading goes on for the next caller.
         """
         try:
             async with asyncio.timeout(wait_s):
@@ -82,7 +79,7 @@ class Figures:
         # Who asks from here on is told what is read later.
         self._under_way, self._next = self._next, None
         began = self._clock.monotonic()
-        names = self._providers
+        names = sorted(self._providers)
         left, found = iter(names), Stats()
 
         async def read() -> None:

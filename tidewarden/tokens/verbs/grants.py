@@ -15,7 +15,7 @@ from tidewarden.tokens.accounts.account_record import NO_DETAILS, AccountDetails
 from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.names import brought
 from tidewarden.tokens.accounts.sealing import seal_pair
-from tidewarden.tokens.accounts.settled import SettledAccounts
+from tidewarden.tokens.accounts.waiting_readers import WaitingReaders
 from tidewarden.tokens.events.lifecycle import AccountLifecycle
 from tidewarden.tokens.events.revocation import Revoker
 from tidewarden.tokens.policy import account_state, due_times
@@ -25,11 +25,11 @@ from tidewarden.tokens.vault.vault import Place, Unsealable, Vault
 
 PUT_TRIES_MAX = 10
 SPARE_FIELD = "spare_refresh_token"
-"""In a sealed export: the refresh token of an account's spare pair, beside its own."""
+"""The field of a sealed export for the refresh token of an account's spare pair."""
 MARK_FIELDS = ("origin", "generation")
 """
-In a sealed export: the mark of the token that the grant began with, hexadecimal, and which of its
-pairs this is.
+The fields of a sealed export for the mark of the grant's first token, hexadecimal, and for the
+generation of the pair.
 """
 ELSEWHERE = (
     # The generation of the request that a spare of another cluster came of: none that is counted
@@ -37,14 +37,14 @@ ELSEWHERE = (
     4_294_967_294
 )
 HOLDERS_MAX = 10_000
-"""Tokens of which is known whose they are."""
+"""The most single-use tokens whose accounts are remembered."""
 FORCE_MS = 5_000  # Who gives a parameter that was missing does not wait for the next try.
 NEW_MS = 60_000  # A grant without an access token is wanted refreshed within this.
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Says what came of putting a grant."""
+    """Says the outcome of a put."""
 
     generation: int
     change: Literal["new", "renewed", "same"]
@@ -53,7 +53,7 @@ class Put:
     stored.
     """
     state: State
-    """How the account is now."""
+    """The state of the account now."""
 
 
 class Grants:
@@ -64,18 +64,20 @@ class Grants:
         accounts: AccountStore,
         vault: Vault,
         dice: Random,
-        settled: SettledAccounts,
+        waiting_readers: WaitingReaders,
         lifecycle: AccountLifecycle,
         revoker: Revoker,
     ) -> None:
         self._accounts = accounts
         self._vault = vault
         self._dice = dice
-        self._settled = settled
+        self._waiting_readers = waiting_readers
         self._lifecycle = lifecycle
         self._revoker = revoker
         self._holders: dict[bytes, str] = {}
-        """Names by the marks of single-use tokens that were put here, the latest at the end."""
+        """
+        Account names by the marks of single-use tokens that were put here, the latest at the end.
+        """
 
     async def delete(self, provider: Provider, queue: str, name: str) -> bool:
         """See ``Tokens.delete``."""
@@ -144,7 +146,7 @@ class Grants:
                 queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS
             )
             if stored:
-                self._settled.tell(f"{provider.name}/{name}", row.generation)
+                self._waiting_readers.wake(f"{provider.name}/{name}", row.generation)
                 living = row.expires_at_ms > reading.now_ms
                 self._lifecycle.granted(provider.name, name, living=living, recovered=stored == 2)
                 state = account_state.state(row, None, reading.now_ms)
@@ -155,9 +157,10 @@ class Grants:
 
     async def _check_holder(self, provider: Provider, queue: str, name: str, token: str) -> None:
         """
-        Note whose a single-use token is.
+        Note the account of a single-use token.
 
-        Of what other nodes were given this one does not know. Raises: BadArg: it is another's.
+        This node does not know the tokens that other nodes were given. Raises: BadArg: the token is
+        another account's.
         """
         mark = self._vault.fingerprint(provider.name, "", token)
         other = self._holders.pop(mark, name)
@@ -199,7 +202,7 @@ class Grants:
         self, provider: Provider, queue: str, name: str, reading: AccountReading, grant: names.Grant
     ) -> bool:
         """
-        Store what a put of the same grant changes beside the tokens.
+        Store the changes that a put of the same grant makes beside the tokens.
 
         Returns False when the account's grant has changed meanwhile.
         """
@@ -214,7 +217,7 @@ class Grants:
             await self._accounts.refresh(
                 queue, name, force_ms=FORCE_MS, seen=(row.grant, row.generation)
             )
-        self._settled.tell(f"{provider.name}/{name}", row.generation)
+        self._waiting_readers.wake(f"{provider.name}/{name}", row.generation)
         return noted
 
     async def take_in(

@@ -35,11 +35,9 @@ DIGITS_MAX = 20  # of the store's own cursor, which has 64 bits
 AHEAD = 32  # Providers whose beginnings are read together.
 Page = tuple[list[dict[str, Any]], str]
 Known = tuple[Facts, dict[str, Any]]
-"""What is known of a provider, and its :func:`.provider_status.figures`."""
+"""The facts of a provider's client, and its :func:`.provider_status.figures`."""
 Beginning = tuple[list[Batch | None], Known | None]
-"""
-Of a provider: the accounts of each shard that has few; what is known of it, where any has some.
-"""
+"""A provider's accounts of each shard that has few, and its :data:`Known` if any shard has some."""
 
 
 class Listing:
@@ -261,10 +259,10 @@ class Listing:
 
 class Beginnings:
     """
-    Reads where a page meets the first accounts of its providers, of several together.
+    Reads the first accounts of a page's providers, of several providers together.
 
     Of thousands of providers most have few accounts, and each alone would cost calls of its own.
-    ``known`` reads what is known of a provider. ``troubled``: of the accounts that are.
+    ``known`` reads the facts of a provider. ``troubled``: only accounts that fail are wanted.
     """
 
     def __init__(
@@ -284,10 +282,10 @@ class Beginnings:
 
     async def of(self, name: str, most: int) -> Beginning:
         """
-        Return a provider's, which is read with at most ``most`` in all.
+        Return a provider's beginning, which is read with at most ``most`` providers in all.
 
-        What goes wrong with another of them matters to those who ask for that one. Raises: what the
-        store raises.
+        A trouble with another provider is told to the callers that ask for that one. Raises: what
+        the store raises.
         """
         if name not in self._read:
             first = self._names.index(name)
@@ -316,18 +314,18 @@ class Cursor:
     scan: int = 0
     """The store's scan cursor at which the batch begins."""
     end: int = 0
-    """The one at which it ended."""
+    """The scan cursor at which the batch ended."""
     asked: int = 0
     """About how many accounts the batch was to have."""
     last: str = ""
-    """The account of it that was given last; empty: none was."""
+    """The account of the batch that was given last; empty: none was."""
 
     def __str__(self) -> str:
         return f"{self.provider}:{self.shard}:{self.scan}:{self.end}:{self.asked}:{self.last}"
 
 
 def _check_state(state: str) -> None:
-    """Raise BadArg unless it is one, or empty."""
+    """Raise BadArg unless ``state`` is empty or names a state."""
     if state and state not in account_state.STATES:
         allowed = f"allowed are {', '.join(account_state.STATES)}"
         raise errors.BadArg(errors.Field("state"), f" is {state[:60]!r}; {allowed}")

@@ -1,4 +1,4 @@
-"""Says how a provider stands with us, from what all nodes know of our client there. Pure."""
+"""Describes the state of a provider, from the record of our client there. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def figures(client: Facts, due_ms: int) -> dict[str, Any]:
 
 @cache
 def _standings() -> Sequence[Row]:
-    """Return the rows that say how a provider stands. A quarantine alone keeps nobody waiting."""
+    """Return the rows for the state of a provider; a quarantine alone keeps no account waiting."""
     return [row for row in sections()["client"][0] if row.state and row.code != "quarantine"]
 
 

@@ -1,9 +1,9 @@
 """
 Serves tokens: at once while they live, else when they are refreshed.
 
-All of a node's readers of an account wait together for its refresh. While the store is away, what
-this node has is served, marked ``stale``: the newer of what it read last and of what its own copy
-of the data has.
+All of a node's readers of an account wait together for its refresh. While the store is away, this
+node serves its own tokens, marked ``stale``: the newer of the one it read last and the one in its
+own copy of the data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTrouble
 from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.accounts.near_accounts import NearAccounts
-from tidewarden.tokens.accounts.settled import SettledAccounts
+from tidewarden.tokens.accounts.waiting_readers import WaitingReaders
 from tidewarden.tokens.policy import account_state, due_times
 from tidewarden.tokens.policy.account_state import State
 from tidewarden.tokens.provider.token_response import Scalar
@@ -59,11 +59,11 @@ class AccountToken:
     grant: int = 0
     keep_ms: int = 0
     """
-    How long a reader may use it without asking again: until it is refreshed, or has less life than
-    was asked for.
+    How long a reader may use the token without asking again: until it is refreshed, or lives
+    shorter than was asked for.
     """
     extras: Mapping[str, Scalar] = field(default_factory=dict)
-    """What else its provider said and is kept."""
+    """The members of its provider's answer that are kept beside the tokens."""
 
 
 class OfflineRefresh(Protocol):
@@ -73,7 +73,7 @@ class OfflineRefresh(Protocol):
         """Return whether this provider's accounts may be refreshed without the store."""
 
     async def fresh(self, provider: Provider, name: str, min_ttl_ms: int, wait_s: float) -> None:
-        """Have the account refreshed, if it is due; what came of it is in the cache."""
+        """Refresh the account if it is due; the new pair is in the cache."""
 
 
 class Reader:
@@ -96,7 +96,7 @@ class Reader:
         vault: Vault,
         clock: Clock,
         cache: Cache,
-        settled: SettledAccounts,
+        waiting_readers: WaitingReaders,
         offline: OfflineRefresh,
         connected: Callable[[], bool],
         forced_ms: int,
@@ -108,7 +108,7 @@ class Reader:
         self._vault = vault
         self._clock = clock
         self._cache = cache
-        self._settled = settled
+        self._waiting_readers = waiting_readers
         self._offline = offline
         self._connected = connected
         self._near = near
@@ -259,9 +259,9 @@ class Reader:
 
     async def _recall(self, account: str, queue: str, name: str) -> AccountRow | None:
         """
-        Keep what this node's own copy has of an account, unless something newer is kept.
+        Cache the account's row from this node's own copy, unless a newer one is cached.
 
-        Returns: its row, if its token lives.
+        Returns: the row, if its token lives.
         """
         found = await self._near.last(queue, name) if self._near is not None else None
         if found is None or found.row is None or _given_up(found):
@@ -273,7 +273,7 @@ class Reader:
         self, account: str, queue: str, name: str, ask: Callable[[], Awaitable[Answer]]
     ) -> Answer:
         """
-        Ask the store; do not wait long for it where a token that is here could be served instead.
+        Ask the store; do not wait long for it if a token that is here could be served instead.
 
         Raises: StoreDown: it does not answer in time, or says so.
         """
@@ -294,9 +294,7 @@ class Reader:
 
     def stop(self) -> None:
         """
-        End every wait: readers that wait are answered with what there is.
-
-        None may wait after that.
+        End every wait: waiting readers get the tokens that are here. None may wait after that.
         """
         self._stopped = True
         for watcher in list(self._watchers.values()):
@@ -364,7 +362,7 @@ class Reader:
     ) -> None:
         # This node's own refresher wakes it at once; another node's shows in the row alone.
         pause_s, most_s = WATCH_S
-        with self._settled.watching(account) as event:
+        with self._waiting_readers.watching(account) as event:
             try:
                 async with asyncio.timeout(limit_s):
                     while not event.is_set():
@@ -426,7 +424,7 @@ def _mark(row: AccountRow | None) -> tuple[int, int]:
 
 def _end_of(troubles: RefreshTroubles, beside: str = "") -> str:
     """
-    Describe how an account was given up, and what mends it; ``beside`` is inserted before that.
+    Describe how an account was given up and the remedy; ``beside`` is inserted before the remedy.
     """
     if troubles.stopped:
         return (

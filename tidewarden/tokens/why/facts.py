@@ -1,5 +1,5 @@
 """
-Names what is known of an account, and of a provider's client, for the rows of :mod:`.table`. Pure.
+Names the facts of an account, and of a provider's client, for the rows of :mod:`.table`. Pure.
 
 All times are unix milliseconds of the store's clock, also those of the client's record.
 """
@@ -16,15 +16,15 @@ from tidewarden.config.error_classes import class_of
 from tidewarden.config.load import Provider
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.limits import judgement, throttle
+from tidewarden.tokens.limits.answer_counts import Silence, total
 from tidewarden.tokens.limits.client_record import SAMPLE_MS, ClientRecord, Hold, Quarantine
-from tidewarden.tokens.limits.evidence import Silence, total
 from tidewarden.tokens.policy import account_state, due_times, failures
 from tidewarden.tokens.provider import advice
 
 Facts = SimpleNamespace
 """Values by the names that the table's conditions and sentences use."""
 ANSWERED_MS = 600_000
-"""What is told of a provider's answers came within so long."""
+"""A story tells of a provider's answers of this last time."""
 LISTED = ("late", "failing", "stopped", "dead", "lost_rotation")
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -238,7 +238,7 @@ def account_facts(
 def _refusals(
     client: Facts, row: AccountRow, troubles: RefreshTroubles, patience: failures.Patience
 ) -> dict[str, object]:
-    """Gather what past refusals of an account's grant mean, and the next one."""
+    """Gather the meaning of the past refusals of an account's grant, and of the next one."""
     confirm_s, counted = patience.confirm_s, troubles.refusals
     released = row.stored_ms <= client.record.released_ms > 0
     began_ms, others = troubles.refused_ms or troubles.first_ms, "unknown"
@@ -259,7 +259,7 @@ def _refusals(
 
 
 def _prospect(client: Facts, troubles: RefreshTroubles, confirm_s: float, *, released: bool) -> str:
-    """Name what another refusal would mean; empty: nothing new."""
+    """Name the consequence of another refusal; empty: it has none."""
     if not (troubles.refusals or class_of(troubles.outcome).ends_grant):
         return ""
     if client.quarantine:
@@ -294,7 +294,7 @@ def away_facts(provider: Provider, account: str, left_ms: int, reason: str, now_
 
 def _unix(found: _T, lag_ms: int) -> _T:
     """
-    Return the same with its times in unix milliseconds, which are ``lag_ms`` ahead; 0 stays 0.
+    Return the record with its times in unix milliseconds, which are ``lag_ms`` ahead; 0 stays 0.
     """
     if lag_ms == 0:  # the store's clock has never stepped
         return found

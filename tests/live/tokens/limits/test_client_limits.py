@@ -23,9 +23,9 @@ from tidewarden import errors
 from tidewarden.clock import SystemClock
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
 from tidewarden.tokens.accounts.account_store import AccountStore
+from tidewarden.tokens.limits.answer_counts import Ended
 from tidewarden.tokens.limits.client_limits import ClientLimits
 from tidewarden.tokens.limits.client_record import ClientEvent, ClientRecord, Hold
-from tidewarden.tokens.limits.evidence import Ended
 from tidewarden.tokens.limits.judgement import release
 from tidewarden.tokens.limits.node_limits import NodeLimits
 from tidewarden.tokens.provider.token_response import Verdict

@@ -20,7 +20,7 @@ class Play:
     """
 
     def __init__(self, latency: Latency, waiting: float = 0.0) -> None:
-        self.crew = AdaptiveConcurrency(16, 256)
+        self.concurrency = AdaptiveConcurrency(16, 256)
         self.latency = latency
         self.now = 1.0
         self.waiting = waiting
@@ -31,21 +31,21 @@ class Play:
         for _ in range(round(seconds / STEP_S)):
             self.now += STEP_S
             self.waiting += rate * STEP_S
-            under_way = min(self.crew.size, int(self.waiting) + 1)
-            if under_way == self.crew.size:
-                self.crew.full()
+            under_way = min(self.concurrency.size, int(self.waiting) + 1)
+            if under_way == self.concurrency.size:
+                self.concurrency.full()
             self.done += min(self.waiting, under_way / self.latency(under_way) * STEP_S)
             self.waiting -= min(self.waiting, under_way / self.latency(under_way) * STEP_S)
             while self.done >= 1:
                 self.done -= 1
-                self.crew.began(late=self.waiting > 10 * rate)
-                self.crew.ended(well=self.well, now=self.now)
+                self.concurrency.began(late=self.waiting > 10 * rate)
+                self.concurrency.ended(well=self.well, now=self.now)
 
 
 def test_few_accounts_need_no_more_than_there_are() -> None:
     play = Play(lambda _: 0.2)
     play.run(60, 50)
-    assert play.crew.size == 16
+    assert play.concurrency.size == 16
 
 
 def test_it_grows_to_what_is_needed_and_stays_there() -> None:
@@ -53,15 +53,15 @@ def test_it_grows_to_what_is_needed_and_stays_there() -> None:
     play = Play(lambda _: 2.0)
     play.run(300, 100)
     assert play.waiting < 1500
-    assert 190 <= play.crew.size <= 256
+    assert 190 <= play.concurrency.size <= 256
     play.run(300, 5)
-    assert play.crew.size == 16
+    assert play.concurrency.size == 16
 
 
 def test_a_crowd_that_is_late_is_served_by_all_that_may_be() -> None:
     play = Play(lambda _: 0.2, waiting=20_000)
     play.run(25, 1)
-    assert play.crew.size == 256
+    assert play.concurrency.size == 256
     assert play.waiting < 2000
 
 
@@ -69,30 +69,30 @@ def test_a_rate_that_comes_and_goes_by_itself_does_not_keep_it_small() -> None:
     """Every other second the machine is busy with something else."""
     play = Play(lambda _: 0.2 if int(play.now) % 2 else 0.36, waiting=100_000)
     play.run(60, 1)
-    assert play.crew.size == 256
+    assert play.concurrency.size == 256
 
 
 def test_more_are_not_sent_where_they_bring_nothing() -> None:
     """It does 100 a second, however many ask."""
     play = Play(lambda under_way: max(0.2, under_way / 100), waiting=50_000)
     play.run(60, 1)
-    assert play.crew.size <= 64
+    assert play.concurrency.size <= 64
 
 
 def test_a_provider_in_trouble_is_asked_by_fewer() -> None:
     play = Play(lambda _: 0.2, waiting=1_000_000)
     play.run(20, 1)
-    assert play.crew.size == 256
+    assert play.concurrency.size == 256
     play.well = False
     play.run(4, 1)
-    assert play.crew.size <= 32
+    assert play.concurrency.size <= 32
     play.run(10, 1)
-    assert play.crew.size == 16
+    assert play.concurrency.size == 16
     play.well = True
     play.run(5, 1)
-    assert play.crew.size == 16  # it gets its rest
+    assert play.concurrency.size == 16  # it gets its rest
     play.run(30, 1)
-    assert play.crew.size == 256
+    assert play.concurrency.size == 256
 
 
 def test_a_number_that_was_set_is_kept() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from support.tokens import harness
 
+from tidewarden.tokens.limits.answer_counts import Silence, Told, kind_of
 from tidewarden.tokens.limits.circuit_breaker import MAX_S, CircuitBreaker
 from tidewarden.tokens.limits.client_record import ClientRecord
-from tidewarden.tokens.limits.evidence import Silence, Told, kind_of
 from tidewarden.tokens.limits.judgement import HEARD_MS, fold
 from tidewarden.tokens.provider.token_response import Verdict
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewarden.tokens.limits import judgement, throttle
+from tidewarden.tokens.limits.answer_counts import COUNTS, KEPT_MS, Bucket, Silence, Told, within
 from tidewarden.tokens.limits.client_record import ClientEvent, ClientRecord, parse_record
-from tidewarden.tokens.limits.evidence import COUNTS, KEPT_MS, Bucket, Silence, Told, within
 from tidewarden.tokens.limits.judgement import (
     ask_probe,
     assess,

@@ -24,7 +24,7 @@ anything, and ask whether a body is of that class, or a list of tasks, which is 
 """
 _IN_PATH = re.compile(r"{(\w+)}")
 _HAND_MADE = {"type": "string"}
-"""Schema of a body that is text for people, or for programs of its own, as a page or a stream."""
+"""The schema of a body that is text for people, or a page or a stream for programs."""
 
 
 def answers_of(route: Route[Any]) -> list[Any]:
@@ -105,7 +105,7 @@ def _parameters(route: Route[Any]) -> list[dict[str, Any]]:
 
 
 def _needs_body(route: Route[Any]) -> bool:
-    """Tell whether a body is needed: an empty one is read as ``{}`` if there is something to do."""
+    """Return whether a body is needed: an empty one is read as ``{}`` if the route can use that."""
     if route.method == "PATCH" or route.body in (bytes, GrantFields):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Describes what stands in braces in the paths of routes."""
+"""Describes the parameters in braces in the paths of routes."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Schemas:
             self._reach(part, reached)
 
     def resolved(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return what a schema refers to, or itself."""
+        """Return the schema that a reference names, or the schema itself."""
         if "$ref" not in schema:
             return schema
         found: dict[str, Any] = self.components[str(schema["$ref"]).rpartition("/")[2]]
@@ -183,5 +183,5 @@ def _always_there(schema: dict[str, Any]) -> None:
 
 
 def _is_text(name: str, value: Any) -> bool:
-    """Tell a description from a property of that name, whose value is a schema."""
+    """Return whether a value is a description, and not the schema of a property of that name."""
     return name == "description" and isinstance(value, str)

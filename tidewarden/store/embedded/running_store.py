@@ -16,7 +16,7 @@ from .tunnel import StoreTunnel
 
 
 @contextlib.asynccontextmanager
-async def hosting(
+async def running_store(
     config: Config,
     credentials: StoreCredentials,
     clock: Clock,

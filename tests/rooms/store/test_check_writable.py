@@ -11,7 +11,7 @@ from support.store.servers import StoreServer
 
 from tidewarden.clock import SystemClock
 from tidewarden.errors import StoreDown
-from tidewarden.node.first_write import first_write
+from tidewarden.node.check_writable import check_writable
 from tidewarden.store.durability.view_library import LIBRARY, open_command, primary_key
 
 C = "first-write"
@@ -35,9 +35,9 @@ async def test_a_primary_without_copies_is_waited_for(
     url = f"unix://{valkey.path}"
     client.config_set("min-replicas-to-write", 1)
     with pytest.raises(StoreDown, match="NOREPLICAS"):
-        await first_write(url, C, "test", SystemClock())
+        await check_writable(url, C, "test", SystemClock())
     client.config_set("min-replicas-to-write", 0)
-    await first_write(url, C, "test", SystemClock())
+    await check_writable(url, C, "test", SystemClock())
     assert client.hget(primary_key(C), "seq") == "1"
 
 
@@ -46,8 +46,9 @@ async def test_a_primary_that_is_paused_is_waited_for(
 ) -> None:
     """It is about to hand over."""
     client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-    starting = asyncio.ensure_future(first_write(f"unix://{valkey.path}", C, "test", SystemClock()))
+    url = f"unix://{valkey.path}"
+    starting = asyncio.ensure_future(check_writable(url, C, "test", SystemClock()))
     with pytest.raises(StoreDown, match="has not taken a write"):
         await starting
     client.execute_command("CLIENT", "UNPAUSE")
-    await first_write(f"unix://{valkey.path}", C, "test", SystemClock())
+    await check_writable(url, C, "test", SystemClock())

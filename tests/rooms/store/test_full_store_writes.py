@@ -9,8 +9,8 @@ import pytest
 
 from tidewarden.errors import Full
 from tidewarden.store import StoreConnection
+from tidewarden.store.full_store_writes import full_store_write, small_writes
 from tidewarden.store.preflight import FORMATS, check_store
-from tidewarden.store.removal_first import removal_first, small_writes
 from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys, Rotation
 
 
@@ -26,8 +26,8 @@ async def full(node: Any) -> AsyncIterator[StoreConnection]:
 async def test_they_are_answered_as_ever_and_leave_nothing_beside(full: StoreConnection) -> None:
     with pytest.raises(Full):
         await full.call("SET", "{t}:k", "1")
-    assert await full.call(*removal_first("SET", "{t}:k", "1", "PX", 60_000)) == b"OK"
-    assert await full.call(*removal_first("SET", "{t}:k", "2", "NX")) is None
+    assert await full.call(*full_store_write("SET", "{t}:k", "1", "PX", 60_000)) == b"OK"
+    assert await full.call(*full_store_write("SET", "{t}:k", "2", "NX")) is None
     assert await full.call("GET", "{t}:k") == b"1"
     assert await full.call("PTTL", "{t}:k") > 0
     write = small_writes(full.call)
@@ -48,7 +48,7 @@ async def test_the_format_and_the_vaults_keys_are_written_at_a_full_store(
     await full.call("DEL", "{tw}:format")
     assert (await check_store(full, "tw")).empty
     assert await full.call("GET", "{tw}:format") == FORMATS[-1].encode()
-    await full.call(*removal_first("SET", "{tw}:format", "1"))
+    await full.call(*full_store_write("SET", "{tw}:format", "1"))
     assert not (await check_store(full, "tw")).empty
     assert await full.call("GET", "{tw}:format") == FORMATS[-1].encode()
     key_store = KeyStore(small_writes(full.call), "tw")

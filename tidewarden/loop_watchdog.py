@@ -1,16 +1,16 @@
-"""A watchdog's view of a loop: whether it gets on, or for how long it should have."""
+"""Watches whether a loop gets on, and tells for how long it has not."""
 
 from __future__ import annotations
 
 from .clock import Clock
 
 
-class Progress:
+class LoopWatchdog:
     """
     Watches whether an endless loop makes progress.
 
-    It calls :meth:`step` when something that it waited for has come, and :meth:`rest` before it
-    waits for a moment.
+    The loop calls :meth:`step` when an event that it waited for has come, and :meth:`rest` before
+    it waits for a moment.
     """
 
     def __init__(self, name: str, clock: Clock) -> None:
@@ -25,7 +25,7 @@ class Progress:
 
     def rest(self, until: float) -> None:
         """
-        Note that the part has nothing to do until then, unless it is woken.
+        Note that the loop has nothing to do until then, unless it is woken.
 
         ``until`` is of :meth:`Clock.monotonic`.
         """
@@ -38,5 +38,5 @@ class Progress:
 
     @property
     def late_s(self) -> float:
-        """Return for how many seconds the part should have got on, and has not."""
+        """Return for how many seconds the loop should have got on, and has not."""
         return 0.0 if self._at is None else max(0.0, self._clock.monotonic() - self._at)

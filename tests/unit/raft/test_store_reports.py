@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.manual_clock import ManualClock
 
-from tidewarden.raft.reports import DEPTH_MAX, REPORT_MAX, Report, Reports, is_report
 from tidewarden.raft.store_facts import StoreFacts
-from tidewarden.raft.stores import BEAT_STANDS_S, Stores
+from tidewarden.raft.store_queries import BEAT_STANDS_S, StoreQueries
+from tidewarden.raft.store_reports import DEPTH_MAX, REPORT_MAX, Report, StoreReports, is_report
 
 REPORT = ("a", 1, 0.5, True, ("b", "c"))
 STANDS_S = 0.85
@@ -24,7 +24,7 @@ NAME = "n0"
 
 
 def test_the_last_report_of_each_is_kept_with_when_it_was_heard() -> None:
-    reports = Reports()
+    reports = StoreReports()
     reports.hear("n0", 1.0, REPORT)
     before = reports.heard
     reports.hear("n0", 2.0, REPORT)
@@ -36,7 +36,7 @@ def test_the_last_report_of_each_is_kept_with_when_it_was_heard() -> None:
 
 
 def test_who_left_is_forgotten() -> None:
-    reports = Reports()
+    reports = StoreReports()
     reports.hear("n0", 1.0, REPORT)
     reports.hear("n1", 1.0, REPORT)
     reports.keep({"n0", "n1", "n2"})
@@ -69,7 +69,7 @@ def nested(depth: int) -> tuple[Any, ...]:
     ids=lambda value: repr(value)[:20],
 )
 def test_what_is_no_report_is_not_taken(value: object) -> None:
-    reports = Reports()
+    reports = StoreReports()
     reports.hear("n0", 1.0, value)
     assert (reports.heard, reports.changes) == ({}, 0)
     assert not is_report(value)
@@ -88,7 +88,7 @@ values = st.recursive(
 
 @given(value=values)
 def test_nothing_makes_it_raise(value: object) -> None:
-    reports = Reports()
+    reports = StoreReports()
     reports.hear("n0", 1.0, value)
     reports.hear("n0", 2.0, value)
     assert reports.changes == len(reports.heard) <= 1
@@ -101,7 +101,7 @@ class PlayedVoter:
     stores: StoreFacts = field(default_factory=StoreFacts)
     members: None = None
     ended: frozenset[str] = frozenset()
-    reports: Reports = field(default_factory=Reports)
+    reports: StoreReports = field(default_factory=StoreReports)
     stands_until: float = -math.inf
     said: list[Report] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ class Scene:
         ticker: Any = PlayedTicker(self.voter)
         voter: Any = self.voter
         proposals: Any = None
-        self.stores = Stores(ticker, voter, proposals, self.clock, pace, lambda: None)
+        self.stores = StoreQueries(ticker, voter, proposals, self.clock, pace, lambda: None)
         self.stores.say(("fine",), False, STANDS_S * pace)
         self.began_s = self.clock.monotonic()
 

@@ -15,7 +15,7 @@ INTEGER_MAX = 2**63
 Report = tuple[Any, ...]
 
 
-class Reports:
+class StoreReports:
     """
     Keeps the last report of each other member.
 

@@ -1,4 +1,4 @@
-"""What the door sees of a tube: how many jobs are in which state, and which is next."""
+"""Reads the state of a tube: how many jobs are in which state, and which is next."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .jobs import FIRST_DEADLINE_MS
 
 URGENT = 1024
 """A ready job of a smaller priority is urgent."""
-MOVED_MAX = 200  # due jobs that one look moves to ready
-AT_ONCE = 64  # queues looked at together
+MOVED_MAX = 200  # due jobs that one reading moves to ready
+AT_ONCE = 64  # tubes that are read together
 Order = tuple[int, int, str]
-"""By which jobs of any tubes are compared: band, deadline, id."""
+"""The key by which jobs of any tubes are compared: band, deadline, id."""
 
 
-class Look(NamedTuple):
+class TubeState(NamedTuple):
     """
     Describes one tube at one moment.
 
@@ -42,8 +42,8 @@ class Look(NamedTuple):
         return sum(self.counts[state] for state in states)
 
 
-async def look(queues: Queues, queue: str) -> Look:
-    """Look at the tube of a queue that is there. Raises: StoreDown."""
+async def read_tube(queues: Queues, queue: str) -> TubeState:
+    """Read the tube of a queue that is there. Raises: StoreDown."""
     rows = await queues.scripts.run_each(
         "queue.tube", queue, (FIRST_DEADLINE_MS + URGENT, MOVED_MAX)
     )
@@ -65,7 +65,7 @@ async def look(queues: Queues, queue: str) -> Look:
         for name, number in zip(counted[::2], counted[1::2], strict=True):
             counters[name.decode()] = counters.get(name.decode(), 0) + int(number)
     now_ms = max(shard.now_ms for shard in queues.catalog.shards[queue])
-    return Look(
+    return TubeState(
         counts,
         paused_until_ms,
         paused_for_ms,
@@ -77,12 +77,12 @@ async def look(queues: Queues, queue: str) -> Look:
     )
 
 
-async def look_at_each(queues: Queues, names: Iterable[str]) -> list[Look]:
-    """Look at many, some at a time."""
+async def read_tubes(queues: Queues, names: Iterable[str]) -> list[TubeState]:
+    """Read many tubes, some at a time."""
     return [
         found
         for part in _parts(list(names))
-        for found in await asyncio.gather(*(look(queues, name) for name in part))
+        for found in await asyncio.gather(*(read_tube(queues, name) for name in part))
     ]
 
 

@@ -14,7 +14,7 @@ from .failover import FailoverConnection, PendingCall
 Command = tuple[Arg, ...]
 
 
-class Settling:
+class AcksWithTakes:
     """
     Sends a worker's acks, failures and burials.
 
@@ -39,14 +39,14 @@ class Settling:
         finally:
             self._gathers = False
 
-    def leave_with(self, line: FailoverConnection) -> None:
+    def send_with(self, line: FailoverConnection) -> None:
         """Send what waits on this line, in this turn, before a take."""
         along, self._along = self._along, []
         for command, sent in along:
             if not sent.done():
                 sent.set_result(line.post(command))
 
-    def leave_alone(self) -> None:
+    def send_alone(self) -> None:
         """Send what waits without a take."""
         along, self._along = self._along, []
         for _, sent in along:
