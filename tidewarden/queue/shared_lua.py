@@ -21,6 +21,7 @@ SHARED = SharedLua(
         "unreadable.lua",
         "indexes.lua",
         "results.lua",
+        "removal.lua",
         "locks.lua",
         "leases.lua",
         "promote.lua",

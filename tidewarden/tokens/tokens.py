@@ -14,7 +14,7 @@ from tidewarden.config.provider import queue_of
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.duties import Duties
 from tidewarden.histograms import told_of
-from tidewarden.queue.near_reads import Mark
+from tidewarden.queue.reads.near_reads import Mark
 from tidewarden.queue.task import check_range
 
 from .accounts.account_store import AccountStore

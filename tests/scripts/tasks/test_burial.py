@@ -126,12 +126,12 @@ async def buried(node: Any, shards: int, tasks: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_kick_all_of_a_reason_and_then_the_rest(node: Any, shards: int) -> None:
     queues, _ = await buried(node, shards, 300)
-    assert await queues.admin.kick("q", count=2**31, reason_prefix="odd") == 150
-    assert await queues.admin.kick("q", count=2**31, age_ms=3_600_000) == 0
-    assert await queues.admin.kick("q", count=100) == 100
-    assert await queues.admin.kick("q", count=2**31) == 50
+    assert await queues.buried.kick("q", count=2**31, reason_prefix="odd") == 150
+    assert await queues.buried.kick("q", count=2**31, age_ms=3_600_000) == 0
+    assert await queues.buried.kick("q", count=100) == 100
+    assert await queues.buried.kick("q", count=2**31) == 50
     with pytest.raises(BadArg, match="AGE is -1"):
-        await queues.admin.kick("q", count=1, age_ms=-1)
+        await queues.buried.kick("q", count=1, age_ms=-1)
 
 
 async def test_what_fails_at_once_is_kicked_once(
@@ -152,16 +152,16 @@ async def test_what_fails_at_once_is_kicked_once(
         return [moved, 0 if moved else rank]  # as on a long list: go on
 
     monkeypatch.setattr(shard, "run", slow)
-    assert await queues.admin.kick("q", count=2**31) == 5
+    assert await queues.buried.kick("q", count=2**31) == 5
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("shards", [1, 4])
 async def test_move_by_reason(node: Any, shards: int) -> None:
     queues, session = await buried(node, shards, 300)
-    assert await queues.bulk.move("q", "again", count=2**31, age_ms=3_600_000) == 0
-    assert await queues.bulk.move("q", "again", count=120, reason_prefix="odd") == 120
-    assert await queues.bulk.move("q", "again", count=2**31, reason_prefix="odd") == 30
+    assert await queues.buried.move("q", "again", count=2**31, age_ms=3_600_000) == 0
+    assert await queues.buried.move("q", "again", count=120, reason_prefix="odd") == 120
+    assert await queues.buried.move("q", "again", count=2**31, reason_prefix="odd") == 30
     assert (await queues.admin.stats("q"))["buried"] == 150
     assert (await queues.admin.stats("again"))["ready"] == 150
     assert all(int(task.id[1:]) % 2 for task in await queues.take(session, ["again"], count=1000))

@@ -34,8 +34,8 @@ for i = 1, #items do
     reply[i] = 1
   elseif how == 'bury' then
     index_remove(id, t, r, 'leased')
-    remember(r, 'bury', r.attempts, string.sub(reason, 1, 240))
-    bury(id, r, string.sub(reason, 1, 240))
+    remember(r, 'bury', r.attempts, shortened(reason))
+    bury(id, r, shortened(reason))
     reply[i] = 1
   else
     end_lease(id, t, r, how, delay_ms >= 0 and delay_ms or nil, reason ~= '' and reason or nil)

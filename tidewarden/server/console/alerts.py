@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from .answers import Alert, Severity
@@ -43,6 +44,8 @@ class AlertFigures:
     unreadable: int
     leader: str
     silent: Mapping[str, float]
+    buried: Mapping[str, int] = MappingProxyType({})
+    """Buried tasks of queues that have no history, where there are any."""
 
     def number(self, name: str) -> float:
         """Return one of the node's own numbers; one that it does not have is 0."""
@@ -150,6 +153,8 @@ def _buried(seen: AlertFigures) -> Iterator[Labels]:
             more = max(0.0, ring.growth(seen.slot, 900))
             growth = f", {more:.0f} more than 15 minutes ago"
             yield {"queue": queue, "value": buried, "growth": growth}
+    for queue, number in seen.buried.items():
+        yield {"queue": queue, "value": number, "growth": ""}
 
 
 def _accounts(seen: AlertFigures) -> Iterator[Labels]:
@@ -317,7 +322,7 @@ CONDITIONS = (
         0,
         Trigger("max by (queue) (tidewarden_queue_buried) > 0", _buried),
         "{value:.0f} tasks of {queue} are buried{growth}.",
-        "See why: tidewarden queue peek {queue} --state buried. Then kick or delete them.",
+        "See why: tidewarden queue reasons {queue}. Then kick, move or delete them.",
     ),
     Condition(
         "TidewardenAccounts",

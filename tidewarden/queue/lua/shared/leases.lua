@@ -20,6 +20,15 @@ local function history_of(r)
   return entries, at <= #(r.history or '') + 1
 end
 
+-- A reason as long as is kept, without a part of a character (UTF-8) at its end.
+local function shortened(reason)
+  local at = 240
+  while #reason > at and at > 236 and math.floor(string.byte(reason, at + 1) / 64) == 2 do
+    at = at - 1
+  end
+  return string.sub(reason, 1, at)
+end
+
 -- One more for the record, the oldest is dropped.
 local function remember(r, how, attempt, reason)
   local most, codes = S.history, { fail = 1, expired = 2, loss = 3, bury = 4, ttl = 5 }
@@ -88,7 +97,7 @@ local function end_lease(id, t, r, how, delay_ms, reason)
   tally(id, how)
   if how == 'release' then tally(id, 'delay', math.floor((delay_ms or 0) / 1000)) end
   if S.locks == 1 then return unlock(id) end
-  reason = reason and string.sub(reason, 1, 240)
+  reason = reason and shortened(reason)
   if how ~= 'release' then remember(r, how, r.attempts, reason or '') end
   if how == 'release' or how == 'loss' then r.attempts = r.attempts - 1 end
   if how == 'loss' then r.losses = math.min(r.losses + 1, 65535) end
@@ -192,19 +201,44 @@ local function outlived(id, r)
   bury(id, r, 'expired')
 end
 
--- Buried tasks from a rank on, at most `most` ids: buried by `till`, with a reason that begins with
--- `prefix`. How many entries were looked at comes second; whether there are more behind them,
--- third.
-local function buried_page(from, most, prefix, till)
+-- Why a task was buried.
+local function reason_of(id)
+  local r, unreadable = tries_get(id)
+  return r and r.reason or unreadable and 'unreadable' or ''
+end
+
+-- Buried tasks from a rank on, at most `most` ids: buried by `till`, for a reason that begins with
+-- `prefix`, or is it (`exact`). How many entries were looked at comes second; whether there are
+-- more behind them, third.
+local function buried_page(from, most, prefix, till, exact)
   local page, ids, seen = redis.call('ZRANGE', key('buried'), from, from + 999, 'WITHSCORES'), {}, 0
   for i = 1, #page, 2 do
     if tonumber(page[i + 1]) > till then return ids, seen, false end
     if #ids == most then return ids, seen, true end
-    local r = prefix ~= '' and tries_get(page[i])
-    if prefix == '' or r and string.sub(r.reason, 1, #prefix) == prefix then
+    local reason = (exact or prefix ~= '') and reason_of(page[i]) or ''
+    if reason == prefix or not exact and string.sub(reason, 1, #prefix) == prefix then
       ids[#ids + 1] = page[i]
     end
     seen = seen + 1
   end
   return ids, seen, #page == 2000
+end
+
+-- A buried task is ready again, with another payload where one is given; its attempts, losses and
+-- TTL are forgotten. How many bytes its payload has; nil: it is a stray, or nobody can read it.
+local function kick(id, payload)
+  local t, r, unreadable = both_get(id)
+  -- It may be the record of tries alone, which is forgotten.
+  if unreadable then t = task_get(id) end
+  if not t then return nil end
+  redis.call('ZREM', key('buried'), id)
+  if r or unreadable then tries_drop(id) end
+  if t.expires > 0 or payload then
+    t.expires, t.payload = 0, payload or t.payload
+    task_put(id, t)
+  end
+  make_ready(id, t)
+  count('kicked')
+  tally(id, 'kick')
+  return #t.payload
 end

@@ -1,0 +1,32 @@
+-- delete_buried: removes buried tasks: those of a reason, or those that are named.
+-- DURABILITY queue
+-- GROWS   no
+-- KEYS    1 the shard  2 the view
+-- ARGV    3 tasks at most
+--         4 ""
+--         5 prefix of the reason ("": any)
+--         6 rank to go on from
+--         7 only those buried by then (unix ms; 0: by now)
+--         8 less so many ms
+--         9 1: the prefix is the whole reason
+--         10… ids, and no others
+-- RETURNS {removed, rank to go on from | -1}
+open()
+local most, prefix, from, till =
+  int(3, 'tasks', 1, 1000), ARGV[5], int(6, 'rank', 0, NEVER), int(7, 'till', 0, NEVER)
+if till == 0 then till = now - int(8, 'age', 0, NEVER) end
+if #ARGV > 1009 then refuse('BADARG a removal names at most 1000 tasks') end
+local ids, seen, more = { unpack(ARGV, 10) }, 0, false
+if #ids == 0 then
+  ids, seen, more = buried_page(from, most, prefix, till, ARGV[9] == '1')
+end
+local gone = {}
+for i = 1, #ids do
+  if redis.call('ZREM', key('buried'), ids[i]) == 1 then gone[#gone + 1] = ids[i] end
+end
+if #gone > 0 then
+  remove_tasks(gone, 'buried', 'buried')
+  count('purged', #gone)
+  freed = true
+end
+return finish({ #gone, more and from + seen - #gone or -1 })
