@@ -385,8 +385,8 @@ class AsyncQueue:
 
         ``buried_ms``: only if it has been buried since then, as :meth:`peek` said. Returns:
         ``False``: it has this payload and is not buried any more, as when the request came twice.
-        Raises: NotFound: it was done or deleted; NotHeld: it is leased; Stale: somebody else has
-        kicked it; TooBig; Full.
+        Raises: NotFound: it was done or deleted; NotHeld: somebody else has kicked it, and it may
+        be leased; TooBig; Full.
         """
         options = words(id=id, payload=payload_of(payload), buried=buried_ms)
         return bool(only(await self._run("Q.KICK", self.name, *options))[0])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 from tidewarden.clock import Clock
-from tidewarden.errors import BY_CODE, BadArg, Error, Field, Full, NotFound, NotHeld, Stale
+from tidewarden.errors import BY_CODE, BadArg, Error, Field, Full, NotFound, NotHeld
 
 from .catalog import Catalog
 from .partitioning import in_lane, shard_for, shard_of
@@ -258,8 +258,8 @@ class BuriedTasks:
         Make a buried task ready with another payload; whether it was not so already.
 
         ``buried_ms``: only if it is buried since then; 0: since whenever. Raises: BadArg, TooBig;
-        NotFound: it was done or removed; NotHeld: it is leased; Stale: it is buried since another
-        time, or not any more; Full: the store has no room for a longer payload.
+        NotFound: it was done or removed; NotHeld: it is leased, or is not buried any more, or since
+        another time; Full: the store has no room for a longer payload.
         """
         check_payload(payload, "the payload", self._payload_max)
         check_range(buried_ms, "buried_ms", 0, TIME_MAX_MS)
@@ -268,15 +268,11 @@ class BuriedTasks:
         reply = await shard.run("queue.put_again", (task_id, payload, buried_ms))
         if reply == b"NOTFOUND":
             raise NotFound(f"there is no task {task_id} in {queue} any more")
-        if reply == b"NOTHELD":
+        if reply in (b"NOTHELD", b"KICKED"):
+            now = "leased" if reply == b"NOTHELD" else "not buried any more, or was buried anew"
             raise NotHeld(
-                f"the task {task_id} of {queue} is leased, and has the payload that it had:"
-                " somebody has kicked it"
-            )
-        if reply == b"STALE":
-            raise Stale(
-                f"the task {task_id} of {queue} is not buried any more, or anew: somebody has"
-                " kicked it; look at it again"
+                f"the task {task_id} of {queue} is {now}: somebody has kicked it, and its payload"
+                " is not changed"
             )
         return bool(reply)
 

@@ -105,10 +105,11 @@ async def test_a_buried_task_is_edited_and_put_again(door: HttpDoor) -> None:
     seen = await door.good("GET", task)
     assert (seen["state"], seen["payload"]) == ("ready", '{"to":"ada"}')
     status, found = await door.call("POST", path, {"id": "a", "payload": "x"})
-    assert (status, found["error"]) == (409, "STALE")
+    assert (status, found["error"]) == (409, "NOTHELD")
+    assert "is not buried any more" in found["message"]
     (held,) = (await door.good("POST", f"{Q}/take"))["tasks"]
     status, found = await door.call("POST", path, {"id": "a", "payload": "x"})
-    assert (status, found["error"]) == (409, "NOTHELD")
+    assert (status, found["error"], "is leased" in found["message"]) == (409, "NOTHELD", True)
     await door.good("POST", f"{task}/ack", {"lease": held["lease"]})
     status, found = await door.call("POST", path, {"id": "a", "payload": "x"})
     assert (status, found["error"]) == (404, "NOTFOUND")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.inspect import shards_of
 
-from tidewarden.errors import BadArg, Full, NoQuorum, NotFound, NotHeld, Stale, TooBig
+from tidewarden.errors import BadArg, Full, NoQuorum, NotFound, NotHeld, TooBig
 from tidewarden.queue import TaskSpec
 
 
@@ -200,13 +200,13 @@ def test_a_task_is_put_again_with_another_payload(desk: Any) -> None:
     assert after["expires_ms"] == 0
     desk.audit()
     assert desk.run("queue.put_again", "a", b"new and longer", before["at_ms"]) == 0, "came twice"
-    assert desk.run("queue.put_again", "a", b"another", 0) == b"STALE"
+    assert desk.run("queue.put_again", "a", b"another", 0) == b"KICKED"
     row = desk.take_one()
     assert (row.payload, row.attempt) == (b"new and longer", 1)
     assert desk.run("queue.put_again", "a", b"another", 0) == b"NOTHELD"
     assert desk.run("queue.put_again", "a", b"new and longer", 0) == 0
     desk.end(row, "bury", reason="bad again")
-    assert desk.run("queue.put_again", "a", b"x", before["at_ms"]) == b"STALE", "anew"
+    assert desk.run("queue.put_again", "a", b"x", before["at_ms"]) == b"KICKED", "anew"
     assert desk.run("queue.put_again", "a", b"x", 0) == 1
     assert desk.ack(desk.take_one()) == [1]
     assert desk.run("queue.put_again", "a", b"x", 0) == b"NOTFOUND"
@@ -380,7 +380,7 @@ async def test_an_edited_task_stands_once(node: Any) -> None:
         *(edit("q", "t1", b"better", buried_ms=since_ms) for _ in range(5))
     )
     assert sorted(answers) == [False] * 4 + [True]
-    with pytest.raises(Stale, match="t1 of q is not buried any more, or anew"):
+    with pytest.raises(NotHeld, match="t1 of q is not buried any more, or was buried anew"):
         await edit("q", "t1", b"another", buried_ms=since_ms)
     (task,) = await queues.take(session, ["q"], count=10)
     assert (task.id, task.payload) == ("t1", b"better")

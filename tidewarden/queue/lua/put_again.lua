@@ -6,7 +6,7 @@
 --         4 payload
 --         5 when it was buried (unix ms; 0: whenever that was)
 -- RETURNS 1; 0: it has that payload and is not buried any more; 'NOTFOUND'; 'NOTHELD': it is
---         leased; 'STALE': it is buried since another time, or not any more
+--         leased; 'KICKED': it is not buried any more, or since another time
 open()
 local id, payload, buried = ARGV[3], ARGV[4], int(5, 'buried', 0, NEVER)
 local t, r, unreadable = both_get(id)
@@ -15,9 +15,9 @@ if not t then return finish('NOTFOUND') end
 local stood = redis.call('ZSCORE', key('buried'), id)
 if not stood then
   if t.payload == payload then return finish(0) end
-  return finish(r and r.holder ~= '' and 'NOTHELD' or 'STALE')
+  return finish(r and r.holder ~= '' and 'NOTHELD' or 'KICKED')
 end
-if buried > 0 and tonumber(stood) ~= buried then return finish('STALE') end
+if buried > 0 and tonumber(stood) ~= buried then return finish('KICKED') end
 -- What grows, a full store refuses here.
 if #payload > #t.payload then redis.call('HSET', key('shard'), '', '') end
 redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on

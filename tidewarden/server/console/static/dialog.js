@@ -142,7 +142,6 @@ export function toldOf(error) {
     NOAUTH: "Log in first. ",
     NOQUORUM: "Too few stores are in sync. ",
     STOREDOWN: "The store does not answer. ",
-    NOTHELD: "Somebody holds it now. ",
   }[error.word];
   return `${error.word}: ${meaning ?? ""}${error.message}`;
 }

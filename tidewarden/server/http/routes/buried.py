@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from tidewarden.errors import BadArg, Error, Full, NotFound, NotHeld, Stale, StoreDown, TooBig
+from tidewarden.errors import BadArg, Error, Full, NotFound, NotHeld, StoreDown, TooBig
 from tidewarden.queue import Queues
 from tidewarden.queue.buried import ALL, Choice
 from tidewarden.queue.task import COUNT_MAX
@@ -255,7 +255,7 @@ ROUTES = (
         body=Kick,
         example={"all": True, "reason": "550 no such mailbox"},
         answer=Kicked,
-        errors=(BadArg, Full, NotFound, NotHeld, Stale, TooBig, *STORE),
+        errors=(BadArg, Full, NotFound, NotHeld, TooBig, *STORE),
     ),
     Route(
         "POST",
