@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, in_turns
 from tidewarden.errors import BY_CODE, BadArg, Error, Field, Full, NotFound, NotHeld
 
 from .catalog import Catalog
@@ -68,13 +68,13 @@ class Chosen:
     reason: str | None = None
     age_ms: int = 0
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Raises: BadArg: what is not allowed."""
         if self.ids:
             if self != Chosen(ids=self.ids):
                 raise BadArg(Field("ids", "ID"), " names the tasks, and stands alone")
             check_range(len(self.ids), "ids", 1, COUNT_MAX, "the number of ids")
-            for one in self.ids:
+            async for one in in_turns(self.ids):
                 check_id(one)
             return
         check_range(self.count, "count", 1, ALL)
@@ -245,7 +245,7 @@ class BuriedTasks:
         the target has no room for more; StoreDown.
         """
         chosen = Chosen(**choice)
-        chosen.check()
+        await chosen.check()
         if check_name(queue) == check_name(target):
             raise BadArg(f"a move goes to another queue; both are {queue}")
         piece = functools.partial(self._move, await self._catalog.open(target))
@@ -282,7 +282,7 @@ class BuriedTasks:
         self, queue: str, chosen: Chosen, within_s: float, piece: Piece
     ) -> int:
         """Deal with the chosen tasks; an error says how many there were before it."""
-        chosen.check()
+        await chosen.check()
         until = self._clock.monotonic() + within_s
         work = Work(chosen)
         try:
