@@ -194,7 +194,7 @@ QUERIES = {
     "GET /v1/queues/{queue}/buried": "?match=*x*&where=$.a=1",
 }
 SLOW = "*" + "x" * 90 + "y*" + "*y" * 400
-"""A glob that is much work where nothing but x is: beginnings of its first part stand everywhere."""
+"""A glob that is much work where nothing but x is: its first part begins everywhere."""
 STREAMS = {"GET /v1/events", "POST /console/login"}
 UNKNOWN = {f"setting{n}": "x" for n in range(700)}
 HOSTS = {"a": "|".join(f"h{n}" for n in range(190))}

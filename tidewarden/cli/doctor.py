@@ -23,10 +23,10 @@ def doctor(
     """
     Look for tasks and index entries that do not belong together, in every queue.
 
-    It also says how many tasks are buried, and what is wrong among the nodes: too few are heard, some belong to another cluster.
-    Of stores that replicate: too few in sync for a minute, settings that are not the same, a loss
-    that nobody has confirmed. Where no store answers, it says so, and why. Where a node's journal
-    cannot be written, it names the providers that wait for it.
+    It also says how many tasks are buried, and what is wrong among the nodes: too few are heard,
+    some belong to another cluster. Of stores that replicate: too few in sync for a minute, settings
+    that are not the same, a loss that nobody has confirmed. Where no store answers, it says so, and
+    why. Where a node's journal cannot be written, it names the providers that wait for it.
 
     Exit code 1 when something is left.
 

@@ -198,9 +198,7 @@ def peek(
             return
         options = {"AFTER": after, "MATCH": match, "IN": match_in, "WHERE": where}
         words = _words({name: value or None for name, value in options.items()})
-        tasks, following, *told = node.call(
-            "Q.PEEK", queue, "STATE", state, "COUNT", count, *words
-        )
+        tasks, following, *told = node.call("Q.PEEK", queue, "STATE", state, "COUNT", count, *words)
     if as_json:
         print_json({"tasks": tasks, "after": following, **dict(*told)})
         return
@@ -222,9 +220,7 @@ Reason = Annotated[
 ]
 ReasonIs = Annotated[
     str | None,
-    typer.Option(
-        "--reason-is", help="Only those buried for this very reason.", show_default=False
-    ),
+    typer.Option("--reason-is", help="Only those buried for this very reason.", show_default=False),
 ]
 Age = Annotated[
     int | None,

@@ -211,9 +211,7 @@ class Queue:
         """Yield all tasks in this state that fit, as :meth:`page` finds them."""
         cursor: str | None = None
         while cursor != "":
-            page = self.page(
-                state, after=cursor or "", match=match, match_in=match_in, where=where
-            )
+            page = self.page(state, after=cursor or "", match=match, match_in=match_in, where=where)
             yield from page.tasks
             cursor = page.cursor
 

@@ -16,6 +16,7 @@ from typing import Any, TypedDict, Unpack
 
 from tidewarden.clock import Clock, in_turns
 from tidewarden.errors import BY_CODE, BadArg, Error, Field, Full, NotFound, NotHeld
+from tidewarden.store.connection import Arg
 
 from .catalog import Catalog
 from .partitioning import in_lane, shard_for, shard_of
@@ -93,7 +94,7 @@ class Chosen:
         """Return whether no buried task is left out."""
         return not (self.ids or self.reason_prefix or self.age_ms) and self.reason is None
 
-    def filter(self, till_ms: int) -> tuple[str, int, int, int]:
+    def filter(self, till_ms: int) -> tuple[Arg, ...]:
         """Write the last arguments of scripts; without ``till_ms`` as of the store's clock."""
         reason = self.reason_prefix if self.reason is None else self.reason
         return reason, till_ms, self.age_ms, int(self.reason is not None)
@@ -141,12 +142,10 @@ class BuriedTasks:
     """
     Looks at buried tasks, makes them ready, moves and removes them.
 
-    What takes ``within_s`` begins no further piece after so many seconds.
+    What takes ``within_s`` begins no further piece after so many seconds, if it has done any.
     """
 
-    def __init__(
-        self, catalog: Catalog, reads: StoreReads, clock: Clock, payload_max: int
-    ) -> None:
+    def __init__(self, catalog: Catalog, reads: StoreReads, clock: Clock, payload_max: int) -> None:
         self._catalog = catalog
         self._reads = reads
         self._clock = clock
@@ -175,9 +174,7 @@ class BuriedTasks:
             rank = 0
             while rank >= 0 and looked < REASONS_LOOKED:
                 args = (COUNT_MAX, rank)
-                rows, rank = await self._reads.run(
-                    shard, "queue.reasons", args, max_stale_ms, mark
-                )
+                rows, rank = await self._reads.run(shard, "queue.reasons", args, max_stale_ms, mark)
                 looked += sum(row[1] for row in rows)
                 for reason, *row in rows:
                     others += row[0] * (not _added(found, reason, row))
@@ -278,9 +275,7 @@ class BuriedTasks:
 
     # --- piece by piece
 
-    async def _through(
-        self, queue: str, chosen: Chosen, within_s: float, piece: Piece
-    ) -> int:
+    async def _through(self, queue: str, chosen: Chosen, within_s: float, piece: Piece) -> int:
         """Deal with the chosen tasks; an error says how many there were before it."""
         await chosen.check()
         until = self._clock.monotonic() + within_s
@@ -291,7 +286,7 @@ class BuriedTasks:
                 while rank >= 0 and work.left > 0:
                     rank = await piece(work, shard, ids, rank, till_ms)
                     till_ms = till_ms or max(1, shard.now_ms - chosen.age_ms)
-                    if self._clock.monotonic() >= until:
+                    if work.done and self._clock.monotonic() >= until:
                         return work.done
         except Error as error:
             if not work.done:
@@ -304,7 +299,7 @@ class BuriedTasks:
         self, name: str, work: Work, shard: Shard, ids: list[str], rank: int, till_ms: int
     ) -> int:
         reason, *rest = work.chosen.filter(till_ms)
-        args = (min(work.left, COUNT_MAX), "", reason, rank, *rest, *ids)
+        args: tuple[Arg, ...] = (min(work.left, COUNT_MAX), "", reason, rank, *rest, *ids)
         done, rank = await shard.run(name, args)
         work.done += done
         return int(rank)
@@ -318,8 +313,8 @@ class BuriedTasks:
         rank: int,
         till_ms: int,
     ) -> int:
-        named = ids[rank:]
-        args = (min(work.left, PICK_MAX), PICK_BYTES, rank, *work.chosen.filter(till_ms), *named)
+        most, chosen = min(work.left, PICK_MAX), work.chosen.filter(till_ms)
+        args: tuple[Arg, ...] = (most, PICK_BYTES, rank, *chosen, *ids[rank:])
         rows, behind = await shard.run("queue.read_buried", args)
         copies = await asyncio.gather(
             *(_copy(targets, row) for row in rows), return_exceptions=True

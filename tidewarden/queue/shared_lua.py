@@ -21,7 +21,6 @@ SHARED = SharedLua(
         "unreadable.lua",
         "indexes.lua",
         "results.lua",
-        "removal.lua",
         "locks.lua",
         "leases.lua",
         "promote.lua",

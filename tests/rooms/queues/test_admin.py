@@ -42,7 +42,7 @@ async def test_kick_over_all_shards(node: Any) -> None:
     assert await queues.buried.kick("q", ids=["none"]) == 0
     left = {row["id"] for row in (await queues.admin.page("q", "buried"))[0]}
     assert len(left) == 7
-    assert await queues.buried.kick("q", ids=[left.pop(])) == 1
+    assert await queues.buried.kick("q", ids=[left.pop()]) == 1
     for options in ({"count": 0}, {"count": -1}, {}, {"ids": ["a b"]}, {"ids": ["a"], "count": 1}):
         with pytest.raises(BadArg):
             await queues.buried.kick("q", **options)

@@ -80,9 +80,7 @@ async def test_tasks_of_lanes_that_wait_are_found(node: Any) -> None:
     assert sorted(found) == ["t10", "t11"]
 
 
-async def test_an_answer_says_how_far_it_looked(
-    node: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_says_how_far_it_looked(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     queues = await filled(node, 1)
     monkeypatch.setattr(search, "LOOKED_MAX", 4)
     none = await queues.search.find("q", "buried", condition=by("nothing"))

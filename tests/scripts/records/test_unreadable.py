@@ -166,7 +166,9 @@ def play(desk: Any, state: str, record: str, raw: bytes, act: str) -> None:
     leases = {name: lay(desk, name, state) for name in names}
     lease = leases["it"]
     flip(desk, record, desk.peek("it")["lane"] if record == "lanes" else "it", raw)
-    if act in ("update", "put_again") and record != "lanes":  # who asks to change the very task is told why not
+    if (
+        act in ("update", "put_again") and record != "lanes"
+    ):  # who asks to change the very task is told why not
         with pytest.raises(Internal, match=r"cannot be read: Q\.CHECK sets it aside"):
             ACTS[act](desk, lease)
     else:

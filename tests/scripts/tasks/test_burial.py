@@ -153,7 +153,7 @@ def test_long_payloads_are_kicked_in_pieces(desk: Any) -> None:
     assert (moved, rank) == (10, -1)
     moved, rank = desk.run("queue.kick", 100, "", "", 0)
     assert (moved, rank) == (10, -1)
-    for n in range(20):
+    for _ in range(20):
         desk.end(desk.take_one(), "bury")
     moved, rank = desk.run("queue.kick", 100, "", "", 0)
     assert (moved, rank) == (16, 0)
@@ -172,9 +172,7 @@ def test_long_payloads_are_kicked_in_pieces(desk: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("how", ["bury", "fail"])
-def test_a_long_reason_is_cut_between_letters(
-    desk: Any, how: str, reason: str, kept: str
-) -> None:
+def test_a_long_reason_is_cut_between_letters(desk: Any, how: str, reason: str, kept: str) -> None:
     """Else nobody could say it again, to kick those that were buried for it."""
     desk.put("a", attempts=1)
     desk.end(desk.take_one(), how, reason=reason)
@@ -347,7 +345,7 @@ async def test_what_stops_in_the_middle_says_how_much_is_done(
         ):
             with pytest.raises(NoQuorum, match=r"^\d+ tasks are done; the same again goes on"):
                 await call
-        with pytest.raises(NoQuorum, match="^too few stores have it"):
+        with pytest.raises(NoQuorum, match=r"^too few stores have it"):
             await queues.buried.move("q", "again", count=2**31)
     left = await queues.buried.left("q")
     assert 0 < left < there

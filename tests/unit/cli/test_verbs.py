@@ -250,7 +250,10 @@ def test_doctor(run: Run, node: Any) -> None:
     node.answers |= {"Q.CHECK": [whole | {"buried": 700}, {**whole, "queue": "older"}]}
     del node.answers["Q.CHECK"][1]["buried"]
     result = run("doctor")
-    assert (result.exit_code, "700 tasks are buried: `tidewarden queue reasons" in result.stdout) == (
+    assert (
+        result.exit_code,
+        "700 tasks are buried: `tidewarden queue reasons" in result.stdout,
+    ) == (
         0,
         True,
     )

@@ -93,7 +93,16 @@ def test_a_document_may_be_a_value_alone() -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"ada", b"{", b'{"a": 1', b'{"a": "\xff"}', b"\xff\xfe", b"[" * 60_000, b'{"a":' * 10_000],
+    [
+        b"",
+        b"ada",
+        b"{",
+        b'{"a": 1',
+        b'{"a": "\xff"}',
+        b"\xff\xfe",
+        b"[" * 60_000,
+        b'{"a":' * 10_000,
+    ],
 )
 def test_what_is_no_json_does_not_fit(payload: bytes) -> None:
     assert condition_of(None, "payload", "$.a=1").fits(payload, b"") is False

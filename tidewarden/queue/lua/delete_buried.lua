@@ -1,6 +1,7 @@
 -- delete_buried: removes buried tasks: those of a reason, or those that are named.
 -- DURABILITY queue
 -- GROWS   no
+-- VERBS   purge
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 tasks at most
 --         4 ""
@@ -20,13 +21,10 @@ local ids, seen, more = { unpack(ARGV, 10) }, 0, false
 if #ids == 0 then
   ids, seen, more = buried_page(from, most, prefix, till, ARGV[9] == '1')
 end
-local gone = {}
-for i = 1, #ids do
-  if redis.call('ZREM', key('buried'), ids[i]) == 1 then gone[#gone + 1] = ids[i] end
+local gone, all = 0, ARGV
+if #ids > 0 then
+  ARGV, joined = { all[1], CALLER, 'buried', text(#ids), unpack(ids) }, true
+  gone = purge()
+  ARGV, joined = all, false
 end
-if #gone > 0 then
-  remove_tasks(gone, 'buried', 'buried')
-  count('purged', #gone)
-  freed = true
-end
-return finish({ #gone, more and from + seen - #gone or -1 })
+return finish({ gone, more and from + seen - gone or -1 })

@@ -17,6 +17,24 @@ local till = (ARGV[7] and int(7, 'till', 0, NEVER) or 0)
 if till == 0 then till = now - (ARGV[8] and int(8, 'age', 0, NEVER) or 0) end
 if #ARGV > 1009 then refuse('BADARG a kick names at most 1000 tasks') end
 local moved, room = 0, 16777216 -- bytes of payloads, each of which is read
+-- How many bytes the payload of a task that became ready has; nil: it is a stray, or nobody can
+-- read it.
+local function kick(name)
+  local t, r, unreadable = both_get(name)
+  -- It may be the record of tries alone, which is forgotten.
+  if unreadable then t = task_get(name) end
+  if not t then return nil end
+  redis.call('ZREM', key('buried'), name)
+  if r or unreadable then tries_drop(name) end
+  if t.expires > 0 then
+    t.expires = 0
+    task_put(name, t)
+  end
+  make_ready(name, t)
+  count('kicked')
+  tally(name, 'kick')
+  return #t.payload
+end
 local named = id ~= '' and { id } or { unpack(ARGV, 10) }
 for i = 1, #named do
   if redis.call('ZSCORE', key('buried'), named[i]) and kick(named[i]) then moved = moved + 1 end

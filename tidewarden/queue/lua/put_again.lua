@@ -1,6 +1,7 @@
 -- put_again: makes a buried task ready with another payload, in one step.
 -- DURABILITY queue
 -- GROWS   no
+-- VERBS   kick
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 id
 --         4 payload
@@ -10,7 +11,13 @@
 open()
 local id, payload, buried = ARGV[3], ARGV[4], int(5, 'buried', 0, NEVER)
 local t, r, unreadable = both_get(id)
-if unreadable then refuse_unreadable(id) end
+if unreadable then
+  refuse(
+    'INTERNAL a record of the task '
+      .. id
+      .. ' cannot be read: Q.CHECK sets it aside, Q.DELETE removes it'
+  )
+end
 if not t then return finish('NOTFOUND') end
 local stood = redis.call('ZSCORE', key('buried'), id)
 if not stood then
@@ -21,5 +28,10 @@ if buried > 0 and tonumber(stood) ~= buried then return finish('KICKED') end
 -- What grows, a full store refuses here.
 if #payload > #t.payload then redis.call('HSET', key('shard'), '', '') end
 redis.call('HDEL', key('shard'), '') -- a removal first: a full store lets the script go on
-kick(id, payload)
+t.payload = payload
+task_put(id, t)
+local all = ARGV
+ARGV, joined = { all[1], CALLER, '1', id, '', '0' }, true
+kick()
+ARGV, joined = all, false
 return finish(1)

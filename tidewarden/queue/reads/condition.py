@@ -22,7 +22,7 @@ WHERE_BYTES_MAX = 1000
 JSON_BYTES_MAX = 65_536
 """A longer payload is not read as JSON: to make Python's values of it holds the loop too long."""
 _STEP = re.compile(r'\.([^.\[\]"=\s]+)|\[([0-9]{1,6})\]|\[("(?:[^"\\]|\\.)*")\]')
-_PATH_ALLOWED = "; allowed is $, then .name, [\"any name\"] or [number] at will, then =value"
+_PATH_ALLOWED = '; allowed is $, then .name, ["any name"] or [number] at will, then =value'
 _NO_JSON = object()
 
 

@@ -73,8 +73,6 @@ def place_of(queue: str, shards: Sequence[Shard], after: str) -> tuple[int, str]
     Raises: BadArg: ``after`` is no cursor of the queue.
     """
     number, _, cursor = after.partition(":")
-    if after and (
-        not number.isdecimal() or len(number) > DIGITS_MAX or int(number) >= len(shards)
-    ):
+    if after and (not number.isdecimal() or len(number) > DIGITS_MAX or int(number) >= len(shards)):
         raise BadArg(Field("after"), f" is {after[:60]!r}, which is no cursor of {queue}")
     return int(number or 0), cursor

@@ -90,9 +90,7 @@ PEEK = Options("Q.PEEK", {"MAXSTALE": MAX_STALE})
 REASONS = Options("Q.REASONS", {"MAXSTALE": MAX_STALE})
 PAUSE = Options("Q.PAUSE", {"MS": Option("ms", number)})
 PURGE = Options("Q.PURGE", {"STATE": Option("state", lowered), **BURIED})
-MOVE = Options(
-    "Q.MOVE", {"TO": Option("target", lambda word, value: queue_name(value)), **BURIED}
-)
+MOVE = Options("Q.MOVE", {"TO": Option("target", lambda word, value: queue_name(value)), **BURIED})
 LINK = Options(
     "Q.LINK", {"EXPIRE": Option("expire_ms", number), "CAPACITY": Option("capacity", number)}
 )

@@ -149,7 +149,10 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
         ("Q.KICK mail ALL REASON a REASONIS b", "REASONIS excludes REASON"),
         ("Q.PURGE mail REASON x", "Q.PURGE takes COUNT, REASON, REASONIS and AGE with STATE"),
         ("Q.PEEK mail STATE ready IN id", "Q.PEEK takes IN with MATCH glob"),
-        ("Q.PEEK mail STATE ready MATCH a IN lane", "IN is 'lane'; allowed are payload, id, reason"),
+        (
+            "Q.PEEK mail STATE ready MATCH a IN lane",
+            "IN is 'lane'; allowed are payload, id, reason",
+        ),
         ("Q.PEEK mail STATE ready WHERE a=1", "WHERE is 'a=1'; allowed is $, then .name"),
         ("Q.UPDATE mail a LEASE 5", "Q.UPDATE needs something to change"),
         ("Q.DELETE mail a LEASE 5 FORCE", "Q.DELETE"),

@@ -20,15 +20,6 @@ local function history_of(r)
   return entries, at <= #(r.history or '') + 1
 end
 
--- A reason as long as is kept, without a part of a character (UTF-8) at its end.
-local function shortened(reason)
-  local at = 240
-  while #reason > at and at > 236 and math.floor(string.byte(reason, at + 1) / 64) == 2 do
-    at = at - 1
-  end
-  return string.sub(reason, 1, at)
-end
-
 -- One more for the record, the oldest is dropped.
 local function remember(r, how, attempt, reason)
   local most, codes = S.history, { fail = 1, expired = 2, loss = 3, bury = 4, ttl = 5 }
@@ -97,7 +88,7 @@ local function end_lease(id, t, r, how, delay_ms, reason)
   tally(id, how)
   if how == 'release' then tally(id, 'delay', math.floor((delay_ms or 0) / 1000)) end
   if S.locks == 1 then return unlock(id) end
-  reason = reason and shortened(reason)
+  reason = reason and string.sub(reason, 1, 240)
   if how ~= 'release' then remember(r, how, r.attempts, reason or '') end
   if how == 'release' or how == 'loss' then r.attempts = r.attempts - 1 end
   if how == 'loss' then r.losses = math.min(r.losses + 1, 65535) end
@@ -222,23 +213,4 @@ local function buried_page(from, most, prefix, till, exact)
     seen = seen + 1
   end
   return ids, seen, #page == 2000
-end
-
--- A buried task is ready again, with another payload where one is given; its attempts, losses and
--- TTL are forgotten. How many bytes its payload has; nil: it is a stray, or nobody can read it.
-local function kick(id, payload)
-  local t, r, unreadable = both_get(id)
-  -- It may be the record of tries alone, which is forgotten.
-  if unreadable then t = task_get(id) end
-  if not t then return nil end
-  redis.call('ZREM', key('buried'), id)
-  if r or unreadable then tries_drop(id) end
-  if t.expires > 0 or payload then
-    t.expires, t.payload = 0, payload or t.payload
-    task_put(id, t)
-  end
-  make_ready(id, t)
-  count('kicked')
-  tally(id, 'kick')
-  return #t.payload
 end

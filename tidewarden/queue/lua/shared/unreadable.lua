@@ -1,14 +1,6 @@
 -- unreadable: finds where a task stands of which a record cannot be read, and so does not say it;
 -- for set_aside() of leases.lua.
 
-local function refuse_unreadable(id)
-  refuse(
-    'INTERNAL a record of the task '
-      .. id
-      .. ' cannot be read: Q.CHECK sets it aside, Q.DELETE removes it'
-  )
-end
-
 -- When the lease on a task ends by its index, whoever has it; nil: there is none.
 local function lease_end_of(id)
   for holder in string.gmatch(S.holders, '%S+') do
