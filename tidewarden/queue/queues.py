@@ -121,7 +121,10 @@ class Queues:
             self.catalog.current,
         )
         self.catalog.on_lost = self.lost_takes.lost
+        self._name_verbs()
 
+    def _name_verbs(self) -> None:
+        """Name here what producers and consumers call most."""
         self.put = self.producer.put
         self.put_waiting = self.capacity_wait.put
         self.take = self.consumer.take

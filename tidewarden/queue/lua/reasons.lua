@@ -14,7 +14,8 @@ local ids = redis.call('ZRANGE', key('buried'), from, from + most - 1, 'WITHSCOR
 local rows, places, till = {}, {}, now - (ARGV[5] and int(5, 'age', 0, NEVER) or 0)
 for i = 1, #ids, 2 do
   if tonumber(ids[i + 1]) > till then return finish({ rows, -1 }) end
-  local reason = reason_of(ids[i])
+  local r, unreadable = tries_get(ids[i])
+  local reason = r and r.reason or unreadable and 'unreadable' or ''
   local row = rows[places[reason]]
   if not row then
     row = { reason, 0, tonumber(ids[i + 1]) }

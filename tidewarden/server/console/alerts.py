@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from types import MappingProxyType
 from typing import Any
 
 from .answers import Alert, Severity
@@ -28,7 +27,8 @@ class AlertFigures:
     Holds what conditions look at, at one moment.
 
     ``queues`` and ``accounts`` are histories by queue and by provider; ``standing`` says how each
-    provider stands; ``silent`` names nodes and for how many seconds nobody has heard them.
+    provider stands; ``silent`` names nodes and for how many seconds nobody has heard them;
+    ``buried`` counts the buried tasks of queues without a history, where there are any.
     """
 
     node: str
@@ -44,8 +44,7 @@ class AlertFigures:
     unreadable: int
     leader: str
     silent: Mapping[str, float]
-    buried: Mapping[str, int] = MappingProxyType({})
-    """Buried tasks of queues that have no history, where there are any."""
+    buried: Mapping[str, int]
 
     def number(self, name: str) -> float:
         """Return one of the node's own numbers; one that it does not have is 0."""

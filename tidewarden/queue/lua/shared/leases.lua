@@ -192,12 +192,6 @@ local function outlived(id, r)
   bury(id, r, 'expired')
 end
 
--- Why a task was buried.
-local function reason_of(id)
-  local r, unreadable = tries_get(id)
-  return r and r.reason or unreadable and 'unreadable' or ''
-end
-
 -- Buried tasks from a rank on, at most `most` ids: buried by `till`, for a reason that begins with
 -- `prefix`, or is it (`exact`). How many entries were looked at comes second; whether there are
 -- more behind them, third.
@@ -206,7 +200,11 @@ local function buried_page(from, most, prefix, till, exact)
   for i = 1, #page, 2 do
     if tonumber(page[i + 1]) > till then return ids, seen, false end
     if #ids == most then return ids, seen, true end
-    local reason = (exact or prefix ~= '') and reason_of(page[i]) or ''
+    local r, unreadable
+    if exact or prefix ~= '' then
+      r, unreadable = tries_get(page[i])
+    end
+    local reason = r and r.reason or unreadable and 'unreadable' or ''
     if reason == prefix or not exact and string.sub(reason, 1, #prefix) == prefix then
       ids[#ids + 1] = page[i]
     end
