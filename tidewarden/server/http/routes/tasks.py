@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
+from tidewarden.clock import in_turns
 from tidewarden.errors import (
     BadArg,
     Draining,
@@ -516,16 +517,23 @@ class TaskRoutes:
 async def page_of(queues: Queues, queue: str, asked: PageOptions, state: str) -> TaskPage:
     """Return a page of the tasks in one state, or of those that fit. Raises: BadArg."""
     where = (queue, state, asked.count, asked.after, asked.max_stale_ms)
+    told: dict[str, Any]
     if asked.match is UNSET and asked.where is UNSET:
         found, after = await queues.admin.page(*where, marks=True, payloads=asked.payloads)
-        return TaskPage([seen(one, payload=asked.payloads) for one in found], after)
-    condition = condition_of(
-        None if asked.match is UNSET else asked.match,
-        asked.match_in,
-        None if asked.where is UNSET else asked.where,
-    )
-    told = await queues.search.find(*where, condition=condition, marks=True)
-    tasks = [seen(one, payload=asked.payloads) for one in told.pop("tasks")]
+        told = {"after": after}
+    else:
+        condition = condition_of(
+            None if asked.match is UNSET else asked.match,
+            asked.match_in,
+            None if asked.where is UNSET else asked.where,
+        )
+        told = await queues.search.find(*where, condition=condition, marks=True)
+        found = told.pop("tasks")
+    # Written one by one: payloads may have many mebibytes.
+    tasks: list[Any] = [
+        msgspec.Raw(msgspec.json.encode(seen(one, payload=asked.payloads)))
+        async for one in in_turns(found, 1)
+    ]
     return TaskPage(tasks, **told)
 
 
