@@ -315,13 +315,16 @@ class BuriedTasks:
     ) -> int:
         most, chosen = min(work.left, PICK_MAX), work.chosen.filter(till_ms)
         args: tuple[Arg, ...] = (most, PICK_BYTES, rank, *chosen, *ids[rank:])
-        rows, behind = await shard.run("queue.read_buried", args)
+        rows, behind, read_ms = await shard.run("queue.read_buried", args)
         copies = await asyncio.gather(
             *(_copy(targets, row) for row in rows), return_exceptions=True
         )
         there = [row[0] for row, copied in zip(rows, copies, strict=True) if copied is True]
         if there:
-            work.done += int(await shard.run("queue.purge", ("buried", len(there), *there)))
+            # Not what was kicked and buried anew since it was read: it may have another payload.
+            args = (len(there), "", "", 0, read_ms, 0, 0, *there)
+            done, _ = await shard.run("queue.delete_buried", args)
+            work.done += done
         for error in copies:
             if isinstance(error, BaseException):
                 raise error

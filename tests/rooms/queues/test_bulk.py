@@ -126,7 +126,7 @@ async def test_a_move_that_broke_off_is_finished_by_the_next(
     run = shard.run
 
     async def broken(name: str, *args: Any) -> Any:
-        if name == "queue.purge":
+        if name == "queue.delete_buried":
             raise StoreDown("cut off")
         return await run(name, *args)
 

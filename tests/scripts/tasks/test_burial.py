@@ -105,9 +105,9 @@ def test_a_filter_by_age_and_by_reason(desk: Any) -> None:
     assert desk.state("t0") == "ready"
     assert desk.run("queue.kick", 10, "", "", 0, desk.now - 2000, 0) == [2, -1]
     assert [desk.state(f"t{n}") for n in range(4)] == ["ready", "ready", "ready", "buried"]
-    assert desk.run("queue.read_buried", 10, 1000, 0, "dns", 0, 0) == [[], -1]
-    assert desk.run("queue.read_buried", 10, 1000, 0, "http", 0, 1001) == [[], -1]
-    rows, rank = desk.run("queue.read_buried", 10, 1000, 0, "http", 0, 1000)
+    assert desk.run("queue.read_buried", 10, 1000, 0, "dns", 0, 0) == [[], -1, desk.now]
+    assert desk.run("queue.read_buried", 10, 1000, 0, "http", 0, 1001) == [[], -1, desk.now]
+    rows, rank, _ = desk.run("queue.read_buried", 10, 1000, 0, "http", 0, 1000)
     assert ([row[0] for row in rows], rank) == ([b"t3"], -1)
 
 
@@ -116,7 +116,7 @@ def test_a_filter_by_the_whole_reason(desk: Any) -> None:
     for n, reason in enumerate(reasons):
         desk.put(f"t{n}", lane="a" if n % 2 else None)
         desk.end(desk.take_one(task_id=f"t{n}"), "bury", reason=reason)
-    rows, _ = desk.run("queue.read_buried", 10, 1000, 0, "http 50", 0, 0, 1)
+    rows, *_ = desk.run("queue.read_buried", 10, 1000, 0, "http 50", 0, 0, 1)
     assert [row[0] for row in rows] == [b"t0", b"t3"]
     assert desk.run("queue.kick", 10, "", "http 50", 0, 0, 0, 1) == [2, -1]
     assert desk.run("queue.delete_buried", 10, "", "", 0, 0, 0, 1) == [1, -1]
@@ -133,7 +133,7 @@ def test_some_are_named(desk: Any) -> None:
         desk.end(desk.take_one(task_id=f"t{n}"), "bury", reason="bad")
     desk.put("other")
     named = ("t1", "none", "other", "t3", "t3")
-    rows, behind = desk.run("queue.read_buried", 10, 5, 0, "", 0, 0, 0, *named)
+    rows, behind, _ = desk.run("queue.read_buried", 10, 5, 0, "", 0, 0, 0, *named)
     assert ([row[0] for row in rows], behind) == ([b"t1"], 1)
     assert desk.run("queue.kick", 10, "", "", 0, 0, 0, 0, *named) == [2, -1]
     assert desk.run("queue.delete_buried", 10, "", "", 0, 0, 0, 0, *named, "t5") == [1, -1]
@@ -368,6 +368,29 @@ async def test_two_operators_at_once_deal_with_each_task_once(node: Any) -> None
     assert sum(done) == 400
     taken = await queues.take(session, ["q"], count=1000)
     assert len(taken) == 400 - done[2]
+
+
+async def test_what_is_edited_while_it_is_moved_is_not_lost(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read, then somebody else put it again, and it failed at once: it stays beside."""
+    queues, session = await buried(node, 1, 3)
+    (shard,) = shards_of(queues, "q")
+    run = shard.run
+
+    async def between(name: str, args: Any, *more: Any) -> Any:
+        if name == "queue.delete_buried":
+            await asyncio.sleep(0.005)  # the store's clock goes on
+            assert await run("queue.put_again", ("t1", b"better", 0)) == 1
+            (task,) = await queues.take(session, ["q"], task_id="t1")
+            await queues.bury(session, "q", "t1", task.lease, "again")
+        return await run(name, args, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard, "run", between)
+        assert await queues.buried.move("q", "again", count=2**31) == 2
+    (left,) = (await queues.admin.page("q", "buried"))[0]
+    assert (left["id"], left["payload"], left["reason"]) == ("t1", b"better", "again")
 
 
 async def test_an_edited_task_stands_once(node: Any) -> None:

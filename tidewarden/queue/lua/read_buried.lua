@@ -12,7 +12,7 @@
 --         10… ids, and no others
 -- RETURNS {tasks as {id, priority, due, deadline, lease_ms, attempts_max, backoff_ms, payload, lane
 --         ("": none), trace context (likewise)}, strays as {id}; the rank behind them, of ids how
---         many were looked at | -1: there are no more}
+--         many were looked at | -1: there are no more; unix ms of this look}
 open()
 local most, bytes, from, till =
   int(3, 'tasks', 1, 1000),
@@ -23,7 +23,8 @@ if till == 0 then till = now - int(8, 'age', 0, NEVER) end
 local named, ids, places, behind = #ARGV > 9, {}, {}, -1
 if named then
   for i = 10, #ARGV do
-    if redis.call('ZSCORE', key('buried'), ARGV[i]) then
+    local buried = redis.call('ZSCORE', key('buried'), ARGV[i])
+    if buried and tonumber(buried) <= till then
       ids[#ids + 1], places[#places + 1] = ARGV[i], i - 9
     end
   end
@@ -52,7 +53,7 @@ for i = 1, #ids do
   size = size + (t and #t.payload or 0)
   if size >= bytes and i < #ids then
     local place = named and places[i] or redis.call('ZRANK', key('buried'), ids[i]) + 1
-    return finish({ tasks, place })
+    return finish({ tasks, place, now })
   end
 end
-return finish({ tasks, behind })
+return finish({ tasks, behind, now })
