@@ -91,10 +91,18 @@ Q.FAIL q5.0 id 1
 Q.TOUCH q5.0 id 1
 Q.BURY q5.0 id 1
 Q.KICK q5.0 COUNT 1
+Q.KICK q5.0 ID id PAYLOAD x
 Q.UPDATE q5.0 id PRIORITY 3
 Q.DELETE q5.0 id
 Q.PEEK q5.0 id
 Q.PEEK big STATE delayed COUNT 1000
+Q.PEEK big STATE delayed COUNT 1000 MATCH *x*
+Q.PEEK big STATE delayed MATCH *y*
+Q.PEEK big STATE delayed MATCH *y* IN id
+Q.PEEK long STATE delayed MATCH SLOW
+Q.PEEK long STATE delayed MATCH x*
+Q.PEEK long STATE delayed
+Q.PEEK nested STATE delayed WHERE $[0][0]=x
 Q.WAIT q5.0 id 0
 Q.PAUSE q5.0 MS 1
 Q.RESUME q5.0
@@ -107,6 +115,7 @@ Q.UNLINK t1 q5.0
 Q.CONFIG q5.0
 Q.CONFIG q5.0 SET lease_ms 30000
 Q.PURGE q5.1
+Q.PURGE q5.1 STATE buried REASON x
 Q.RELEASEALL q5.1
 Q.RELEASEALL q5.1 SESSION 6f1c5b9e-7d0a-4c38-9b6e-0a5d3c1e8f42
 Q.HOLDERS held
@@ -184,7 +193,10 @@ QUERIES = {
     "GET /v1/audit": "?count=1000",
     "GET /v1/tap": "?ms=1",
     "GET /v1/queues/{queue}/tasks": "?state=delayed&count=1000",
+    "GET /v1/queues/{queue}/buried": "?match=*x*&where=$.a=1",
 }
+SLOW = "*" + "x*" * 400 + "x" * 90 + "y*"
+"""A glob that is much work where nothing but x is: its last part begins everywhere."""
 STREAMS = {"GET /v1/events", "POST /console/login"}
 UNKNOWN = {f"setting{n}": "x" for n in range(700)}
 HOSTS = {"a": "|".join(f"h{n}" for n in range(190))}
@@ -263,6 +275,9 @@ def seed(client: redis.Redis, part: int) -> None:
         for _ in range(TASKS_EACH)
     )
     send(("Q.PUT", "big", "x" * 100, "DELAY", 3_600_000) for _ in range(1000))
+    send(("Q.PUT", "long", "x" * 2**20, "DELAY", 3_600_000) for _ in range(20))
+    nested = "[" + "[]," * 21_000 + "[]]"
+    send(("Q.PUT", "nested", nested, "DELAY", 3_600_000) for _ in range(100))
     grant = {"access_token": "a" * 40, "expires_in": 86_400}
     send(
         ("T.PUT", f"shop/a{n}", json.dumps(grant | {"refresh_token": f"{n:040}"}))
@@ -327,6 +342,9 @@ def asked_of_http(port: int, user: str) -> Iterator[tuple[str, Callable[[], Any]
 
     many = json.dumps({"accounts": [f"shop/a{n}" for n in range(1000)]}).encode()
     yield "POST /v1/tokens:read of 1,000", asking("POST", "/v1/tokens:read", many)
+    for query in ("", "&match=x*"):
+        path = f"/v1/queues/long/tasks?state=delayed{query}"
+        yield f"GET {path}, 16 MiB", asking("GET", path, b"")
     for route in ROUTES.values():
         name = f"{route.method} {route.path}"
         if name in STREAMS:
@@ -375,6 +393,7 @@ def main() -> None:
             "UNKNOWN": [json.dumps(UNKNOWN)],
             "HOSTS": [_provider(f"https://{{a}}.{'x.' * 110}example", HOSTS)],
             "PATTERNS": [_provider("https://a.example", READ_LONG)],
+            "SLOW": [SLOW],
             "KEY": [KEY],
             "ID": [ID],
         }

@@ -128,12 +128,12 @@ GUARDS = (
     ),
     Guard(
         "alone-confirmed",
-        (("queue/near_reads.py", "await self._confirm()()", "pass"),),
+        (("queue/reads/near_reads.py", "await self._confirm()()", "pass"),),
         ("live/store/test_near_copy", "live/tokens/test_near"),
     ),
     Guard(
         "alone-marked",
-        (("queue/near_reads.py", "        if not marks:\n            raise NoQuorum(", "        if False:\n            raise NoQuorum("),),
+        (("queue/reads/near_reads.py", "        if not marks:\n            raise NoQuorum(", "        if False:\n            raise NoQuorum("),),
         ("live/store/test_near_copy",),
     ),
     Guard(

@@ -22,6 +22,27 @@ OF_QUEUES: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] =
         ("scripts/lanes/test_lanes",),
     ),
     (
+        "edit-as-seen",
+        "queue/lua/put_again.lua",
+        "if buried > 0 and tonumber(stood) ~= buried then return finish('KICKED') end",
+        "",
+        ("scripts/tasks/test_burial",),
+    ),
+    (
+        "moved-as-read",
+        "queue/buried.py",
+        'args = (len(there), "", "", 0, read_ms, 0, 0, *there)',
+        'args = (len(there), "", "", 0, 0, 0, 0, *there)',
+        ("scripts/tasks/test_burial",),
+    ),
+    (
+        "whole-reason",
+        "queue/lua/shared/leases.lua",
+        "if reason == prefix or not exact and string.sub(reason, 1, #prefix) == prefix then",
+        "if string.sub(reason, 1, #prefix) == prefix then",
+        ("scripts/tasks/test_burial",),
+    ),
+    (
         "refused-part",
         "queue/lua/batch.lua",
         "if verb == 'put' and answer.err then afresh() end",

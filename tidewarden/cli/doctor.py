@@ -23,10 +23,10 @@ def doctor(
     """
     Look for tasks and index entries that do not belong together, in every queue.
 
-    It also says what is wrong among the nodes: too few are heard, some belong to another cluster.
-    Of stores that replicate: too few in sync for a minute, settings that are not the same, a loss
-    that nobody has confirmed. Where no store answers, it says so, and why. Where a node's journal
-    cannot be written, it names the providers that wait for it.
+    It also says how many tasks are buried, and what is wrong among the nodes: too few are heard,
+    some belong to another cluster. Of stores that replicate: too few in sync for a minute, settings
+    that are not the same, a loss that nobody has confirmed. Where no store answers, it says so, and
+    why. Where a node's journal cannot be written, it names the providers that wait for it.
 
     Exit code 1 when something is left.
 
@@ -57,8 +57,10 @@ def doctor(
     if as_json:
         print_json({"queues": checked, "left": left, "stores": stores, "journals": journals})
     else:
-        columns = ["queue", "tasks", "problems", "repaired"]
-        print_table(columns, [[one[column] for column in columns] for one in checked])
+        columns = ["queue", "tasks", "buried", "problems", "repaired"]
+        print_table(columns, [[one.get(column) for column in columns] for one in checked])
+        if buried := sum(one.get("buried", 0) for one in checked):
+            typer.echo(f"{buried} tasks are buried: `tidewarden queue reasons QUEUE` says why")
         for one in checked:
             for kind, task_id, detail in one["examples"]:
                 typer.echo(

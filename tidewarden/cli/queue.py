@@ -99,6 +99,8 @@ def reasons(
     """
     Count a queue's buried tasks by why they were buried.
 
+    `queue kick`, `move` and `purge` take those of one reason by --reason-is.
+
     Example: tidewarden queue reasons mails
     """
     with connected(url, data_dir) as node:

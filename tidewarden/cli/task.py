@@ -159,6 +159,16 @@ def peek(
     after: Annotated[
         str, typer.Option("--after", help="Cursor that the page before ended with.")
     ] = "",
+    match: Annotated[
+        str, typer.Option("--match", help="Only those that fit a glob; * stands for anything.")
+    ] = "",
+    match_in: Annotated[
+        str, typer.Option("--match-in", help="What has to fit: payload, id or reason.")
+    ] = "",
+    where: Annotated[
+        str,
+        typer.Option("--where", help="Only those with a value in their JSON: '$.user.id=42'."),
+    ] = "",
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -166,14 +176,18 @@ def peek(
     """
     Look at a task, or at a page of those in one state, without taking anything.
 
+    A search looks at a thousand tasks at most, says at how many, and goes on with --after.
+
     Examples:
 
     tidewarden queue peek mails report-7
 
     tidewarden queue peek mails --state buried --count 50
+
+    tidewarden queue peek mails --state buried --match '*@example.org*' --where '$.try=3'
     """
-    if bool(task_id) == bool(state):
-        raise stop("give an ID or --state, one of the two", USAGE)
+    if bool(task_id) == bool(state) or (task_id and (match or match_in or where)):
+        raise stop("give an ID or --state, one of the two; a search is with --state", USAGE)
     with connected(url, data_dir) as node:
         if task_id:
             task = node.call("Q.PEEK", queue, task_id)
@@ -182,13 +196,18 @@ def peek(
             else:
                 print_map(task)
             return
-        cursor = ["AFTER", after] if after else []
-        tasks, following = node.call("Q.PEEK", queue, "STATE", state, "COUNT", count, *cursor)
+        options = {"AFTER": after, "MATCH": match, "IN": match_in, "WHERE": where}
+        words = _words({name: value or None for name, value in options.items()})
+        tasks, following, *told = node.call("Q.PEEK", queue, "STATE", state, "COUNT", count, *words)
     if as_json:
-        print_json({"tasks": tasks, "after": following})
+        print_json({"tasks": tasks, "after": following, **dict(*told)})
         return
+    for looked in told:
+        long = f", {looked['unread']} of them too long for --where" if looked["unread"] else ""
+        typer.echo(f"looked at {looked['looked']} tasks{long}")
     if not tasks and not following:
-        raise stop(f"no task of {queue} is {state}", NOTHING)
+        fit = " and fits" if told else ""
+        raise stop(f"no task of {queue} is {state}{fit}", NOTHING)
     columns = list(dict.fromkeys(key for task in tasks for key in task))
     print_table(columns, [[task.get(column) for column in columns] for task in tasks])
     if following:
@@ -198,6 +217,10 @@ def peek(
 Every = Annotated[bool, typer.Option("--all", help="All of them.")]
 Reason = Annotated[
     str, typer.Option("--reason", help="Only those buried for a reason that begins so.")
+]
+ReasonIs = Annotated[
+    str | None,
+    typer.Option("--reason-is", help="Only those buried for this very reason.", show_default=False),
 ]
 Age = Annotated[
     int | None,
@@ -213,7 +236,16 @@ def kick(
     task_id: Annotated[str, typer.Option("--id", help="This one.", show_default=False)] = "",
     every: Every = False,
     reason: Reason = "",
+    reason_is: ReasonIs = None,
     age_ms: Age = None,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            "--payload",
+            help="Another payload for the one of --id; - reads it from standard input.",
+            show_default=False,
+        ),
+    ] = None,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -226,10 +258,18 @@ def kick(
     tidewarden queue kick mails --count 100 --reason 'http 5'
 
     tidewarden queue kick mails --all --age-ms 3600000
+
+    tidewarden queue kick mails --id report-7 --payload '{"to": "ada@example.org"}'
     """
     if (count is not None) + bool(task_id) + every != 1:
         raise stop("give --count, --id or --all, one of them", USAGE)
-    what = ["ID", task_id] if task_id else _buried(count, reason, age_ms)
+    if payload is not None and not task_id:
+        raise stop("a --payload is that of one task: give its --id", USAGE)
+    what: list[str | int | bytes] = [*_buried(count, reason, reason_is, age_ms)]
+    if task_id:
+        what = ["ID", task_id]
+    if payload is not None:
+        what += ["PAYLOAD", payload_bytes(payload)]
     with connected(url, data_dir) as node:
         kicked = node.call("Q.KICK", queue, *what)
     print_answer(as_json, {"kicked": kicked}, kicked)
@@ -266,6 +306,12 @@ def purge(
             show_default=False,
         ),
     ] = "",
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="At most so many.", show_default=False)
+    ] = None,
+    reason: Reason = "",
+    reason_is: ReasonIs = None,
+    age_ms: Age = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
@@ -274,16 +320,26 @@ def purge(
     """
     Delete every task of a queue, or those in one state; prints how many.
 
-    Example: tidewarden queue purge mails --state buried --yes
+    Of buried tasks some may be chosen as for a kick.
+
+    Examples:
+
+    tidewarden queue purge mails --state ready --yes
+
+    tidewarden queue purge mails --state buried --reason-is '550 no such mailbox' --yes
     """
+    some = _chosen(count, reason, reason_is, age_ms)
+    if some and state != "buried":
+        raise stop("--count, --reason, --reason-is and --age-ms are for --state buried", USAGE)
     if not yes and not typer.confirm(
-        f"Delete {f'all {state}' if state else 'all'} tasks of {queue}?", err=True
+        f"Delete {f'all {state}' if state else 'all'} tasks of {queue}"
+        f"{' that are chosen' if some else ''}?",
+        err=True,
     ):
         raise stop("nothing was deleted", NOTHING)
     with connected(url, data_dir) as node:
-        print_number(
-            "purged", node.call("Q.PURGE", queue, *(["STATE", state] if state else [])), as_json
-        )
+        words = ["STATE", state] if state else []
+        print_number("purged", node.call("Q.PURGE", queue, *words, *some), as_json)
 
 
 def drop(
@@ -338,6 +394,7 @@ def move(
     ] = None,
     every: Every = False,
     reason: Reason = "",
+    reason_is: ReasonIs = None,
     age_ms: Age = None,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
@@ -353,14 +410,23 @@ def move(
     with connected(url, data_dir) as node:
         print_number(
             "moved",
-            node.call("Q.MOVE", queue, *_buried(count, reason, age_ms), "TO", target),
+            node.call("Q.MOVE", queue, *_buried(count, reason, reason_is, age_ms), "TO", target),
             as_json,
         )
 
 
-def _buried(count: int | None, reason: str, age_ms: int | None) -> list[str | int]:
-    words = _words({"COUNT": count, "REASON": reason or None, "AGE": age_ms})
+def _buried(
+    count: int | None, reason: str, reason_is: str | None, age_ms: int | None
+) -> list[str | int]:
+    words = _chosen(count, reason, reason_is, age_ms)
     return words if count is not None else ["ALL", *words]
+
+
+def _chosen(
+    count: int | None, reason: str, reason_is: str | None, age_ms: int | None
+) -> list[str | int]:
+    reasons = {"REASON": reason or None, "REASONIS": reason_is}
+    return _words({"COUNT": count, **reasons, "AGE": age_ms})
 
 
 def payload_bytes(text: str) -> bytes:

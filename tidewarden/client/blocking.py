@@ -17,7 +17,9 @@ from typing import Any, Self
 from .client import ANSWER_S, GRACE_MS, RETRY_S, AsyncClient
 from .lock import AsyncLock
 from .loop_thread import Bridge, Inner, LoopThread, blocking
+from .options import Place, State
 from .queue import FOREVER_MS, AsyncQueue
+from .replies import TaskInfo
 from .schedules import AsyncSchedules
 from .task import AsyncTask
 
@@ -197,9 +199,26 @@ class Queue:
     touch = blocking(AsyncQueue.touch)
     peek = blocking(AsyncQueue.peek)
     page = blocking(AsyncQueue.page)
+
+    def search(
+        self,
+        state: State,
+        *,
+        match: str | None = None,
+        match_in: Place | None = None,
+        where: str | None = None,
+    ) -> Iterator[TaskInfo]:
+        """Yield all tasks in this state that fit, as :meth:`page` finds them."""
+        cursor: str | None = None
+        while cursor != "":
+            page = self.page(state, after=cursor or "", match=match, match_in=match_in, where=where)
+            yield from page.tasks
+            cursor = page.cursor
+
     reasons = blocking(AsyncQueue.reasons)
     wait = blocking(AsyncQueue.wait)
     kick = blocking(AsyncQueue.kick)
+    put_again = blocking(AsyncQueue.put_again)
     update = blocking(AsyncQueue.update)
     delete = blocking(AsyncQueue.delete)
     stats = blocking(AsyncQueue.stats)

@@ -12,6 +12,7 @@ from .connection import Arg
 
 IfExists = Literal["keep", "fail", "replace"]
 State = Literal["delayed", "ready", "leased", "buried"]
+Place = Literal["payload", "id", "reason"]
 
 
 class TickOptions(TypedDict, total=False):

@@ -13,6 +13,7 @@ from .failover import only
 from .options import (
     TRACE,
     NewTask,
+    Place,
     PutOptions,
     State,
     as_json,
@@ -280,15 +281,50 @@ class AsyncQueue:
             raise NotFound(f"there is no task {id} in {self.name}")
         return task_info(answer)
 
-    async def page(self, state: State, *, count: int = 100, after: str = "") -> Page:
+    async def page(
+        self,
+        state: State,
+        *,
+        count: int = 100,
+        after: str = "",
+        match: str | None = None,
+        match_in: Place | None = None,
+        where: str | None = None,
+    ) -> Page:
         """
         Return at most ``count`` tasks in this state.
 
-        ``after=page.cursor`` continues until the cursor is empty.
+        ``after=page.cursor`` continues until the cursor is empty. ``match``: only those whose
+        payload, or what ``match_in`` names, fits a glob (``*`` stands for anything); ``where``:
+        only those with a value in their JSON (``$.user.id=42``). Then it looks at a thousand tasks
+        at most, and may find none before the end.
         """
-        options = words(count=count, after=after or None)
-        (rows, cursor), _ = only(await self._run("Q.PEEK", self.name, "STATE", state, *options))
-        return Page([task_info(row) for row in rows], cursor.decode())
+        options = words(count=count, after=after or None, match=match, where=where)
+        place = words(**{"in": match_in})
+        (rows, cursor, *told), _ = only(
+            await self._run("Q.PEEK", self.name, "STATE", state, *options, *place)
+        )
+        looked = mapped(told[0]) if told else {}
+        tasks = [task_info(row) for row in rows]
+        return Page(tasks, cursor.decode(), looked.get("looked", 0), looked.get("unread", 0))
+
+    async def search(
+        self,
+        state: State,
+        *,
+        match: str | None = None,
+        match_in: Place | None = None,
+        where: str | None = None,
+    ) -> AsyncIterator[TaskInfo]:
+        """Yield all tasks in this state that fit, as :meth:`page` finds them."""
+        cursor: str | None = None
+        while cursor != "":
+            page = await self.page(
+                state, after=cursor or "", match=match, match_in=match_in, where=where
+            )
+            for task in page.tasks:
+                yield task
+            cursor = page.cursor
 
     async def reasons(self) -> dict[str, Any]:
         """
@@ -323,20 +359,37 @@ class AsyncQueue:
         count: int | None = 1,
         *,
         reason: str | None = None,
+        reason_is: str | None = None,
         age_ms: int | None = None,
         id: str | None = None,
     ) -> int:
         """
         Make buried tasks ready and return how many.
 
-        It takes at most ``count`` (``None``: all) of those whose reason begins with ``reason`` and
-        that were buried ``age_ms`` ago or earlier, or the one of ``id``. Not repeated after a
-        broken connection, unless it is by ``id``.
+        It takes at most ``count`` (``None``: all) of those whose reason begins with ``reason``, or
+        is ``reason_is``, and that were buried ``age_ms`` ago or earlier, or the one of ``id``. Not
+        repeated after a broken connection, unless it is by ``id``.
         """
         options = (
-            words(id=id) if id is not None else (*some(count), *words(reason=reason, age=age_ms))
+            words(id=id)
+            if id is not None
+            else (*some(count), *words(reason=reason, reasonis=reason_is, age=age_ms))
         )
         return int(only(await self._run("Q.KICK", self.name, *options, again=id is not None))[0])
+
+    async def put_again(
+        self, id: str, payload: bytes | str, *, buried_ms: int | None = None
+    ) -> bool:
+        """
+        Make a buried task ready with another payload, in one step.
+
+        ``buried_ms``: only if it has been buried since then, as :meth:`peek` said. Returns:
+        ``False``: it has this payload and is not buried any more, as when the request came twice.
+        Raises: NotFound: it was done or deleted; NotHeld: somebody else has kicked it, and it may
+        be leased; TooBig; Full.
+        """
+        options = words(id=id, payload=payload_of(payload), buried=buried_ms)
+        return bool(only(await self._run("Q.KICK", self.name, *options))[0])
 
     async def update(
         self,
@@ -403,9 +456,23 @@ class AsyncQueue:
         pairs = [item for name, value in settings.items() for item in (name, checked(name, value))]
         only(await self._run("Q.CONFIG", self.name, "SET", *pairs))
 
-    async def purge(self, state: State | None = None) -> int:
-        """Remove every task, or those in one state, and return how many."""
-        return int(only(await self._run("Q.PURGE", self.name, *words(state=state)))[0])
+    async def purge(
+        self,
+        state: State | None = None,
+        *,
+        count: int | None = None,
+        reason: str | None = None,
+        reason_is: str | None = None,
+        age_ms: int | None = None,
+    ) -> int:
+        """
+        Remove every task, or those in one state, and return how many.
+
+        Of buried tasks some may be chosen as by :meth:`kick`. With ``count`` it is not repeated
+        after a broken connection.
+        """
+        options = words(state=state, count=count, reason=reason, reasonis=reason_is, age=age_ms)
+        return int(only(await self._run("Q.PURGE", self.name, *options, again=count is None))[0])
 
     async def drop(self, *, force: bool = False) -> int:
         """
@@ -439,14 +506,21 @@ class AsyncQueue:
         return mapped(only(await self._run("Q.HOLDERS", self.name, *options))[0])
 
     async def move(
-        self, count: int | None, to: str, *, reason: str | None = None, age_ms: int | None = None
+        self,
+        count: int | None,
+        to: str,
+        *,
+        reason: str | None = None,
+        reason_is: str | None = None,
+        age_ms: int | None = None,
     ) -> int:
         """
         Move buried tasks to another queue, chosen as by :meth:`kick`, and return how many.
 
         Not repeated after a broken connection, but the same call again finishes what one began.
         """
-        options = (*some(count), "TO", to, *words(reason=reason, age=age_ms))
+        chosen = words(reason=reason, reasonis=reason_is, age=age_ms)
+        options = (*some(count), "TO", to, *chosen)
         return int(only(await self._run("Q.MOVE", self.name, *options, again=False))[0])
 
     async def check(self, *, repair: bool = False) -> dict[str, Any]:

@@ -39,11 +39,14 @@ class Page:
     """
     Some of a queue's tasks in one state.
 
-    ``cursor`` says where to continue; it is empty when there are no more.
+    ``cursor`` says where to continue; it is empty when there are no more. A search ``looked`` at so
+    many tasks; ``unread`` of them were too long to be read as JSON.
     """
 
     tasks: list[TaskInfo]
     cursor: str
+    looked: int = 0
+    unread: int = 0
 
 
 @dataclass(frozen=True, slots=True)

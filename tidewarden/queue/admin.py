@@ -7,19 +7,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from tidewarden.clock import in_turns
-from tidewarden.errors import BadArg, Error, Field, Full, NoQuorum, NotFound, NotHeld, Stale
+from tidewarden.errors import BadArg, Error, Field, Full, NotFound, NotHeld, Stale
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
 
 from .catalog import Catalog
-from .near_reads import ALONE, Answer, Mark, NearReads
-from .partitioning import DIGITS_MAX, STRATEGIES, shard_for
+from .partitioning import STRATEGIES, shard_for
+from .reads.near_reads import Mark, NearReads
+from .reads.store_reads import StoreReads, absent, place_of
 from .settings import CUT_FIELDS, LANE_FIELDS, QueueSettings, changed
 from .shards.shard import Shard
 from .shards.shard_scripts import ShardScripts
@@ -32,28 +33,10 @@ from .task import (
     check_id,
     check_name,
     check_range,
+    check_state,
     described,
     lease_of,
 )
-
-ALL = 2**31  # a count that is no limit
-REASONS_LOOKED = 100_000  # buried tasks whose reasons are counted at most
-REASONS_MAX = 100  # reasons that are told apart
-
-
-def _added(found: dict[bytes, list[Any]], reason: bytes, row: list[Any]) -> bool:
-    """Add what a page has of a reason to the others; return whether there is room for it."""
-    known = found.get(reason)
-    if known is None:
-        if len(found) == REASONS_MAX:
-            return False
-        found[reason] = row
-        return True
-    tasks, first_ms, last_ms, example = row
-    if last_ms >= known[2]:
-        known[2:] = last_ms, example
-    known[:2] = known[0] + tasks, min(known[1], first_ms)
-    return True
 
 
 class QueueAdmin:
@@ -65,48 +48,13 @@ class QueueAdmin:
         scripts: ShardScripts,
         link: StoreClient,
         payload_max: int,
-        near: NearReads | None = None,
+        reads: StoreReads,
     ) -> None:
-        """Read the node's own copy of the data by ``near``; None: it has none."""
         self._catalog = catalog
         self._link = link
         self._scripts = scripts
         self._payload_max = payload_max
-        self._near = near
-
-    async def kick(
-        self,
-        queue: str,
-        *,
-        count: int = 0,
-        task_id: str = "",
-        reason_prefix: str = "",
-        age_ms: int = 0,
-    ) -> int:
-        """
-        Make buried tasks ready; returns how many.
-
-        One by id, or at most ``count`` of those whose reason begins with the prefix and that were
-        buried ``age_ms`` ago or earlier; in no case one that is buried while this runs, so that
-        what fails at once is not kicked for ever.
-        """
-        shards = await self._catalog.open(check_name(queue))
-        if task_id:
-            moved, _ = await shard_for(shards, check_id(task_id)).run(
-                "queue.kick", (1, task_id, "", 0)
-            )
-            return int(moved)
-        check_range(count, "count", 1, ALL)
-        check_range(age_ms, "age_ms", 0, TIME_MAX_MS // 2)
-        total = 0
-        for shard in shards:
-            rank = till_ms = 0
-            while rank >= 0 and total < count:
-                args = (min(count - total, COUNT_MAX), "", reason_prefix, rank, till_ms, age_ms)
-                moved, rank = await shard.run("queue.kick", args)
-                total += moved
-                till_ms = till_ms or max(1, shard.now_ms - age_ms)
-        return total
+        self._reads = reads
 
     async def update(self, queue: str, task_id: str, changes: Changes) -> None:
         """
@@ -144,23 +92,23 @@ class QueueAdmin:
         """
         Return a task as it lies, or lay at most ``max_stale_ms`` ago, without taking it.
 
-        ``marks``: see :meth:`.near_reads.NearReads.answered`; what needs the mark has it.
+        ``marks``: see :meth:`.reads.near_reads.NearReads.answered`; what needs the mark has it.
 
         Raises: NotFound: there is none now. NoQuorum: a copy that stands in has none, or none may.
         """
         check_name(queue)
         check_id(task_id)
         read = functools.partial(self._peek, queue, task_id, max_stale_ms)
-        return await self._answered(read, max_stale_ms, marks)
+        return await self._reads.answered(read, max_stale_ms, marks=marks)
 
     async def _peek(
         self, queue: str, task_id: str, max_stale_ms: int, mark: Mark | None
     ) -> dict[str, Any]:
-        shard = shard_for(await self._shards(queue, mark), task_id)
+        shard = shard_for(await self._reads.shards(queue, mark), task_id)
         args = ("id", task_id, "")
-        rows, _ = await self._read(shard, "queue.peek", args, max_stale_ms, mark)
+        rows, _ = await self._reads.run(shard, "queue.peek", args, max_stale_ms, mark)
         if not rows and mark is not None:
-            raise _absent(f"task {task_id} in {queue}")
+            raise absent(f"task {task_id} in {queue}")
         if not rows and max_stale_ms:  # it may have come since
             rows, _ = await shard.run("queue.peek", args)
         if not rows:
@@ -176,22 +124,25 @@ class QueueAdmin:
         max_stale_ms: int = 0,
         *,
         marks: bool = False,
+        payloads: bool = True,
     ) -> tuple[list[dict[str, Any]], str]:
         """
         Return at most ``count`` tasks in one state, in its order, shard by shard.
 
         Also the cursor to go on from, "" at the end.
 
-        A page of long payloads may be short before the end. With ``max_stale_ms`` it is as it was
-        at most so long ago. ``marks``: as of :meth:`peek`, in each task. Raises: NoQuorum: also
-        where a copy that stands in has none at all, so that nothing would have the mark.
+        A page of long payloads may be short before the end, also one that is asked for without
+        them. With ``max_stale_ms`` it is as it was at most so long ago. ``marks``: as of
+        :meth:`peek`, in each task. Raises: NoQuorum: also where a copy that stands in has none at
+        all, so that nothing would have the mark.
         """
-        if state not in STATES:
-            raise BadArg(Field("state"), f" is {state[:60]!r}; allowed are {', '.join(STATES)}")
+        check_state(state)
         check_range(count, "count", 1, COUNT_MAX)
         check_name(queue)
-        read = functools.partial(self._page, queue, state, count, after, max_stale_ms)
-        return await self._answered(read, max_stale_ms, marks)
+        show = functools.partial(described, queue)
+        args = (queue, state, count, after, max_stale_ms)
+        read = functools.partial(self._page, *args, show=show, payloads=payloads)
+        return await self._reads.answered(read, max_stale_ms, marks=marks)
 
     async def _page(
         self,
@@ -202,24 +153,17 @@ class QueueAdmin:
         max_stale_ms: int,
         mark: Mark | None,
         *,
-        bare: bool = False,
+        show: Callable[[list[Any]], dict[str, Any]],
+        payloads: bool,
     ) -> tuple[list[dict[str, Any]], str]:
-        """Read a page; ``bare``: as of :meth:`leases`."""
-        shards = await self._shards(queue, mark)
-        number, _, cursor = after.partition(":")
-        if after and (
-            not number.isdecimal() or len(number) > DIGITS_MAX or int(number) >= len(shards)
-        ):
-            raise BadArg(Field("after"), f" is {after[:60]!r}, which is no cursor of {queue}")
-        at = int(number) if after else 0
+        """Read a page; ``show`` makes of a row what is shown of it."""
+        shards = await self._reads.shards(queue, mark)
+        at, cursor = place_of(queue, shards, after)
         tasks: list[dict[str, Any]] = []
         while at < len(shards):
-            args = (state, count - len(tasks), cursor, int(bare))
-            rows, last = await self._read(shards[at], "queue.peek", args, max_stale_ms, mark)
-            tasks += [
-                lease_of(row) if bare else described(queue, row) | (mark or {})
-                async for row in in_turns(rows)
-            ]
+            args = (state, count - len(tasks), cursor, int(not payloads))
+            rows, last = await self._reads.run(shards[at], "queue.peek", args, max_stale_ms, mark)
+            tasks += [show(row) | (mark or {}) async for row in in_turns(rows)]
             cursor = last.decode("utf-8", "surrogateescape")
             if cursor:
                 return tasks, f"{at}:{cursor}"
@@ -228,7 +172,7 @@ class QueueAdmin:
             at += 1
             cursor = ""
         if not tasks and not after and mark is not None:
-            raise _absent(f"{state} task in {queue}")
+            raise absent(f"{state} task in {queue}")
         return tasks, ""
 
     async def leases(
@@ -245,81 +189,8 @@ class QueueAdmin:
             shard = shard_for(await self._catalog.open(queue), check_id(task_id))
             rows, _ = await shard.run("queue.peek", ("id", task_id, "", 1))
             return [lease_of(row) for row in rows if row[1] == b"leased"], ""
-        return await self._page(queue, "leased", count, after, 0, None, bare=True)
-
-    async def reasons(
-        self, queue: str, max_stale_ms: int = 0, *, marks: bool = False
-    ) -> dict[str, Any]:
-        """
-        Return why tasks of the queue were buried, the most frequent reason first.
-
-        ``max_stale_ms``: it may be so old. It is looked at :data:`REASONS_LOOKED` tasks, those that
-        were buried first; ``more`` says whether there are others. Tasks of further reasons than
-        :data:`REASONS_MAX` are counted as ``others``. ``marks``: as of :meth:`peek`. Raises:
-        NoQuorum: a copy that stands in has no such queue, or none may.
-        """
-        check_name(queue)
-        read = functools.partial(self._reasons, queue, max_stale_ms)
-        return await self._answered(read, max_stale_ms, marks)
-
-    async def _reasons(self, queue: str, max_stale_ms: int, mark: Mark | None) -> dict[str, Any]:
-        found: dict[bytes, list[Any]] = {}
-        looked = others = 0
-        more = False
-        for shard in await self._shards(queue, mark):
-            rank = 0
-            while rank >= 0 and looked < REASONS_LOOKED:
-                args = (COUNT_MAX, rank)
-                rows, rank = await self._read(shard, "queue.reasons", args, max_stale_ms, mark)
-                looked += sum(row[1] for row in rows)
-                for reason, *row in rows:
-                    others += row[0] * (not _added(found, reason, row))
-            more = more or rank >= 0
-        rows = [
-            {
-                "reason": reason.decode("utf-8", "replace"),
-                "tasks": row[0],
-                "first_ms": row[1],
-                "last_ms": row[2],
-                "example": row[3].decode("utf-8", "surrogateescape"),
-            }
-            for reason, row in sorted(found.items(), key=lambda one: -one[1][0])
-        ]
-        told = {"queue": queue, "tasks": looked, "reasons": rows, "others": others, "more": more}
-        return told | (mark or {})
-
-    async def _answered(
-        self, read: Callable[[Mark | None], Awaitable[Answer]], max_stale_ms: int, marks: bool
-    ) -> Answer:
-        """Have ``read`` ask the primary, or the near copy: see :meth:`.NearReads.answered`."""
-        if self._near is None:
-            return await read(None)
-        return await self._near.answered(read, max_stale_ms, marks=marks)
-
-    async def _shards(self, queue: str, mark: Mark | None) -> Sequence[Shard]:
-        if self._near is not None and mark is not None:
-            return await self._near.shards(queue)
-        return await self._catalog.open(queue)
-
-    async def _read(
-        self,
-        shard: Shard,
-        name: str,
-        args: Sequence[Arg],
-        max_stale_ms: int,
-        mark: Mark | None,
-    ) -> Any:
-        """
-        Run a reading script on the near copy, if that stands in or is known to be no older.
-
-        Else it is run at the primary.
-        """
-        if self._near is not None and mark is not None:
-            return await self._near.run_at(shard, name, args)
-        if max_stale_ms and self._near is not None and self._near.age.within(max_stale_ms):
-            with contextlib.suppress(Error):  # the primary answers, or says what is wrong
-                return await self._near.run_at(shard, name, args)
-        return await shard.run(name, args)
+        args = (queue, "leased", count, after, 0, None)
+        return await self._page(*args, show=lease_of, payloads=False)
 
     async def pause(self, queue: str, ms: int | None = None) -> None:
         """Stop takes, for ``ms`` or until :meth:`resume`; puts go on."""
@@ -343,11 +214,11 @@ class QueueAdmin:
         """
 
         async def read(mark: Mark | None) -> list[str]:
-            if self._near is not None and mark is not None:
-                return await self._near.names()
+            if self._reads.near is not None and mark is not None:
+                return await self._reads.near.names()
             return await self._catalog.names()
 
-        return await self._answered(read, 0, True)
+        return await self._reads.answered(read, 0, marks=True)
 
     async def stats(
         self, queue: str, *, by_shard: bool = False, max_stale_ms: int = 0, marks: bool = False
@@ -363,12 +234,12 @@ class QueueAdmin:
         """
         check_name(queue)
         read = functools.partial(self._stats, queue, by_shard, max_stale_ms)
-        return await self._answered(read, max_stale_ms, marks)
+        return await self._reads.answered(read, max_stale_ms, marks=marks)
 
     async def _stats(
         self, queue: str, by_shard: bool, max_stale_ms: int, mark: Mark | None
     ) -> dict[str, Any]:
-        near = self._near
+        near = self._reads.near
         if near is not None and mark is not None:
             shards = await near.shards(queue)
             rows = await _stats_of_copy(near, shards)
@@ -395,13 +266,13 @@ class QueueAdmin:
         check_name(queue)
 
         async def read(mark: Mark | None) -> dict[str, Any]:
-            if self._near is not None and mark is not None:
-                return (await self._near.settings(queue)).shown()
+            if self._reads.near is not None and mark is not None:
+                return (await self._reads.near.settings(queue)).shown()
             await self._catalog.open(queue)
             _, settings = await self._catalog.stored(queue)
             return settings.shown()
 
-        return await self._answered(read, 0, marks)
+        return await self._reads.answered(read, 0, marks=marks)
 
     async def configure(self, queue: str, values: dict[str, Any]) -> dict[str, Any]:
         """
@@ -477,11 +348,6 @@ class QueueAdmin:
         if not (closed and await set_order(shards, new.order, lease)):
             await self._catalog.keep_layout(queue, raw, old, new.layout)
             raise refused
-
-
-def _absent(what: str) -> NoQuorum:
-    """Say that a copy which stands in for the primary lacks something."""
-    return NoQuorum(f"{ALONE}, and this node's copy, which may be old, has no {what}")
 
 
 async def _stats_of_copy(near: NearReads, shards: Sequence[Shard]) -> Sequence[Any]:

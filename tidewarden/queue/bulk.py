@@ -1,23 +1,16 @@
-"""The verbs on many tasks at once, in bounded pieces: purge, release all, move."""
+"""The verbs on many tasks at once, in bounded pieces: purge, release all."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
-from tidewarden.errors import BadArg, Field, Full
-
-from .admin import ALL
 from .catalog import Catalog
-from .partitioning import in_lane, shard_for
 from .sessions.sessions import hex_of
 from .shards.shard import Shard
-from .task import COUNT_MAX, STATES, TIME_MAX_MS, TaskSpec, check_name, check_range, traceparent
+from .task import STATES, check_name, check_state
 
 PIECE = 500  # tasks that one script removes or releases
-PICK_MAX = 100  # tasks read at a time
-PICK_BYTES = 1_000_000  # or so many bytes of theirs
 # Against the way that tasks take, so that none slips past; those of lanes before what would bring
 # them up.
 PURGE_ORDER = ("buried", "waiting", "leased", "ready", "delayed")
@@ -25,7 +18,7 @@ PURGE_ORDER = ("buried", "waiting", "leased", "ready", "delayed")
 
 class Bulk:
     """
-    Removes, releases or moves all tasks of a queue.
+    Removes or releases all tasks of a queue.
 
     What was there when a verb began is dealt with; what comes meanwhile may be.
     """
@@ -37,8 +30,8 @@ class Bulk:
         """
         Remove every task in that state, or in any, the leased ones too; how many. Raises: BadArg.
         """
-        if state and state not in STATES:
-            raise BadArg(Field("state"), f" is {state[:60]!r}; allowed are {', '.join(STATES)}")
+        if state:
+            check_state(state)
         shards = await self._catalog.open(check_name(queue))
         return await self.purge_shards(shards, (state,) if state else STATES)
 
@@ -107,86 +100,3 @@ class Bulk:
             total += done
             left -= done
         return total
-
-    async def move(
-        self, queue: str, target: str, *, count: int, reason_prefix: str = "", age_ms: int = 0
-    ) -> int:
-        """
-        Put at most ``count`` buried tasks into another queue under their ids, and return how many.
-
-        They are new tasks there.
-
-        Those whose reason begins with the prefix and that were buried ``age_ms`` ago or earlier.
-
-        Each is put there first and removed here then: a crash in between leaves it in both, and the
-        same call again finishes. One whose id another task has there stays. Raises: BadArg; Full:
-        the target has no room for more; StoreDown.
-        """
-        check_range(count, "count", 1, ALL)
-        check_range(age_ms, "age_ms", 0, TIME_MAX_MS // 2)
-        if check_name(queue) == check_name(target):
-            raise BadArg(f"a move goes to another queue; both are {queue}")
-        targets = await self._catalog.open(target)
-        moved = 0
-        for shard in await self._catalog.open(queue):
-            rank = till_ms = 0
-            while rank >= 0 and moved < count:
-                args = (
-                    min(count - moved, PICK_MAX),
-                    PICK_BYTES,
-                    rank,
-                    reason_prefix,
-                    till_ms,
-                    age_ms,
-                )
-                rows, behind = await shard.run("queue.read_buried", args)
-                till_ms = till_ms or max(1, shard.now_ms - age_ms)
-                copies = await asyncio.gather(
-                    *(self._copy(targets, row) for row in rows), return_exceptions=True
-                )
-                there = [row[0] for row, copied in zip(rows, copies, strict=True) if copied is True]
-                if there:
-                    moved += int(
-                        await shard.run(
-                            "queue.purge", ("buried", min(len(there), COUNT_MAX), *there)
-                        )
-                    )
-                for error in copies:
-                    if isinstance(error, BaseException):
-                        raise error
-                rank = behind - len(there) if behind >= 0 else -1
-        return moved
-
-    async def _copy(self, targets: list[Shard], row: list[Any]) -> bool:
-        """Put a picked task; whether it is there now. Raises: Full, StoreDown."""
-        if len(row) == 1:
-            return False  # no body: nothing to move
-        task_id = row[0].decode("utf-8", "surrogateescape")
-        priority, due_ms, deadline_ms, lease_ms, attempts, backoff_ms, payload, lane, trace = row[
-            1:
-        ]
-        task = TaskSpec(
-            id=task_id,
-            at_ms=due_ms,
-            deadline_ms=None if deadline_ms == due_ms else deadline_ms,
-            priority=priority,
-            lease_ms=lease_ms,
-            attempts=attempts,
-            backoff_ms=backoff_ms,
-            lane=lane.decode() or None,
-            trace=traceparent(trace) if trace else "",
-        )
-        if task.lane:
-            task_id = in_lane(task_id, task.lane, len(targets), moved=True)
-        shard = shard_for(targets, task_id)
-        reply = await shard.put(task_id, task.options(own=False), payload)
-        if reply == 0:
-            rows, _ = await shard.run("queue.peek", ("id", task_id, ""))
-            if rows:
-                return bool(rows[0][2] == payload)  # a move that broke off has put it
-            # the id was done there a moment ago: this is another life of it
-            task.if_exists = "replace"
-            reply = await shard.put(task_id, task.options(own=False), payload)
-        if reply == b"FULL":
-            raise Full("the queue it moves to is at its capacity")
-        return bool(reply == 1)

@@ -32,8 +32,8 @@ class Consistency:
 
         With ``repair`` faults are put right.
 
-        Returns: ``tasks`` seen, ``problems``, ``repaired``, ``found`` (how many of each kind), and
-        ``examples``: at most 100 of ``[kind, id, detail]``.
+        Returns: ``tasks`` seen, how many of them are ``buried``, ``problems``, ``repaired``,
+        ``found`` (how many of each kind), and ``examples``: at most 100 of ``[kind, id, detail]``.
         """
         try:
             shards = await self._catalog.open(check_name(queue))
@@ -43,10 +43,11 @@ class Consistency:
                 0,
                 0,
                 0,
+                0,
                 Counter({"unreadable settings": 1}),
                 [["unreadable settings", "", str(error)]],
             )
-        tasks = repaired = 0
+        tasks = buried = repaired = 0
         found: Counter[str] = Counter()
         examples: list[list[str]] = []
         for shard in shards:
@@ -57,6 +58,7 @@ class Consistency:
             for part in (name.decode() for name in parts):
                 seen, more = await self._part(shard, part, repair)
                 tasks += seen if part in ("tasks", "accounts") else 0
+                buried += seen if part == "buried" else 0
                 problems += more
             for kind, task_id, detail, mended in problems:
                 found[kind.decode()] += 1
@@ -68,7 +70,7 @@ class Consistency:
                             for text in (kind, task_id, detail)
                         ]
                     )
-        return _report(queue, len(shards), tasks, repaired, found, examples)
+        return _report(queue, len(shards), tasks, buried, repaired, found, examples)
 
     async def _part(self, shard: Shard, part: str, repair: bool) -> tuple[int, list[Any]]:
         """
@@ -87,6 +89,7 @@ def _report(
     queue: str,
     shards: int,
     tasks: int,
+    buried: int,
     repaired: int,
     found: Counter[str],
     examples: list[list[str]],
@@ -95,6 +98,7 @@ def _report(
         "queue": queue,
         "shards": shards,
         "tasks": tasks,
+        "buried": buried,
         "problems": found.total(),
         "repaired": repaired,
         "found": dict(sorted(found.items())),

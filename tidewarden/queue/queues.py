@@ -14,6 +14,7 @@ from tidewarden.user_limits import UserLimits
 
 from .admin import QueueAdmin
 from .bulk import Bulk
+from .buried import BuriedTasks
 from .catalog import Catalog
 from .consistency import Consistency
 from .consumer import Consumer
@@ -21,8 +22,10 @@ from .ends.dropped_queues import DroppedQueues
 from .ends.queue_expiry import QueueExpiry
 from .fast_path import FastPath
 from .locks import Locks
-from .near_reads import NearReads
 from .put import Producer
+from .reads.near_reads import NearReads
+from .reads.search import QueueSearch
+from .reads.store_reads import StoreReads
 from .sessions.hold_limit import HoldLimit
 from .sessions.lost_takes import LostTakes
 from .sessions.session_expiry import SessionExpiry
@@ -73,7 +76,10 @@ class Queues:
         )
         self.scripts = ShardScripts(self.catalog, link, scripts)
         self.near = NearReads(self.catalog, near, link, clock) if near is not None else None
-        self.admin = QueueAdmin(self.catalog, self.scripts, link, limits.payload_bytes, self.near)
+        reads = StoreReads(self.catalog, self.near)
+        self.admin = QueueAdmin(self.catalog, self.scripts, link, limits.payload_bytes, reads)
+        self.search = QueueSearch(reads)
+        self.buried = BuriedTasks(self.catalog, reads, clock, limits.payload_bytes)
         self.topics = Topics(self.catalog, limits.queues_max, self.admin.configure)
         self.bulk = Bulk(self.catalog)
         self.dropped = DroppedQueues(self.catalog, link, self.bulk)
@@ -115,7 +121,10 @@ class Queues:
             self.catalog.current,
         )
         self.catalog.on_lost = self.lost_takes.lost
+        self._name_verbs()
 
+    def _name_verbs(self) -> None:
+        """Name here what producers and consumers call most."""
         self.put = self.producer.put
         self.put_waiting = self.capacity_wait.put
         self.take = self.consumer.take

@@ -81,6 +81,13 @@ def check_id(task_id: str, what: str = "id") -> str:
     return task_id
 
 
+def check_state(state: str) -> str:
+    """Return the state, if a task can be in it. Raises: BadArg."""
+    if state not in STATES:
+        raise BadArg(Field("state"), f" is {state[:60]!r}; allowed are {', '.join(STATES)}")
+    return state
+
+
 def check_range(value: int, field: str, low: int, high: int, word: str = "") -> int:
     """
     Return the value, if it lies between ``low`` and ``high``.

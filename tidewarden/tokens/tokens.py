@@ -13,7 +13,7 @@ from tidewarden.config.load import Config, Provider
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.duties import Duties
 from tidewarden.histograms import told_of
-from tidewarden.queue.near_reads import Mark
+from tidewarden.queue.reads.near_reads import Mark
 from tidewarden.queue.task import check_range
 
 from .custody.stored_providers import StoredProviders

@@ -19,6 +19,7 @@ from tidewarden.clock import SystemClock
 from tidewarden.config.load import load
 from tidewarden.errors import Error, NoQuorum, StoreDown
 from tidewarden.queue import Queues
+from tidewarden.queue.reads.condition import condition_of
 from tidewarden.queue.task import TaskSpec
 from tidewarden.store import StoreConnection
 from tidewarden.store.near_copy import CopyAge, NearCopy
@@ -245,7 +246,7 @@ async def test_where_no_majority_is_in_reach_the_copy_answers_and_says_so(
         await asyncio.to_thread(pair.caught_up)
         await eventually(lambda: node.age.within(AGES_MS))
         assert "stale_ms" not in await admin.stats("q", marks=True), "a primary that is confirmed"
-        assert "stale_ms" not in await admin.reasons("q", marks=True)
+        assert "stale_ms" not in await queues.buried.reasons("q", marks=True)
         if is_primary:
             monkeypatch.setattr(queues.catalog.durability, "firm", unconfirmed)
         else:
@@ -257,7 +258,10 @@ async def test_where_no_majority_is_in_reach_the_copy_answers_and_says_so(
         assert (await admin.peek("q", "t", marks=True))["stale_ms"] >= 0
         page, after = await admin.page("q", "ready", marks=True)
         assert ([(one["id"], one["stale_ms"] >= 0) for one in page], after) == ([("t", True)], "")
-        reasons = await admin.reasons("failed", marks=True)
+        condition = condition_of("x", "payload", None)
+        found = await queues.search.find("q", "ready", condition=condition, marks=True)
+        assert [one["stale_ms"] >= 0 for one in (found, *found["tasks"])] == [True, True]
+        reasons = await queues.buried.reasons("failed", marks=True)
         assert (reasons["tasks"], reasons["stale_ms"] >= 0) == (1, True)
         assert reasons["reasons"][0]["reason"] == "no such mailbox"
         assert await admin.names() == ["failed", "q"]
@@ -288,13 +292,14 @@ async def test_where_no_majority_is_in_reach_what_has_no_mark_is_refused(
             admin.peek("q", "t"),
             admin.page("q", "ready"),
             admin.settings("q"),
-            admin.reasons("q"),
+            queues.buried.reasons("q"),
+            queues.search.find("q", "ready", condition=condition_of("x", "payload", None)),
             queues.locks.peek("job"),
             queues.locks.page(),
             admin.peek("q", "another", marks=True),
             admin.page("q", "buried", marks=True),
             admin.stats("another", marks=True),
-            admin.reasons("another", marks=True),
+            queues.buried.reasons("another", marks=True),
             admin.stats("q", max_stale_ms=1, marks=True),
         ):
             with pytest.raises(NoQuorum, match="no majority of the nodes is in reach, and"):

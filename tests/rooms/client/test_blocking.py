@@ -117,6 +117,9 @@ async def test_a_block_acknowledges_fails_or_releases(here: Site) -> None:
             )
             assert (queue.peek("stopped").state, queue.peek("stopped").attempts) == ("ready", 0)
             assert queue.peek("buried").reason == "by hand"
+            found = [task.id for task in queue.search("buried", match="by *", match_in="reason")]
+            assert found == ["buried"]
+            assert queue.put_again("buried", "y")
             assert all(task.settled for task in tasks.values())
 
     await in_thread(work)

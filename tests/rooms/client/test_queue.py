@@ -180,8 +180,9 @@ async def test_the_buried(queue: AsyncQueue) -> None:
     assert await queue.kick(10, reason="no such") == 0
     assert await queue.kick(None, age_ms=60_000) == 0
     assert (await queue.peek("t2")).fields["history"][0]["reason"] == "reason t2"
-    assert await queue.move(10, "other", reason="reason t2") == 1
-    assert await queue.move(None, "other") == 1
+    assert await queue.kick(None, reason_is="reason") == 0
+    assert await queue.move(10, "other", reason_is="reason t2") == 1
+    assert await queue.move(None, "other", reason="reason") == 1
     assert (await queue.client.queue("other").stats())["total"] == 2
 
 
@@ -220,3 +221,31 @@ async def test_a_payload_that_is_neither_bytes_nor_text_is_told_of_put_json(
                 TypeError, match=r"the payload is \w+; allowed is bytes or str: put_json"
             ):
                 await put
+
+
+async def test_the_buried_are_searched_edited_and_purged(queue: AsyncQueue) -> None:
+    await queue.put_many([NewTask(f'{{"n": {n}}}', f"t{n}") for n in range(6)])
+    for task in await queue.take_many(6):
+        await task.bury("odd" if int(task.id[1:]) % 2 else "even")
+    page = await queue.page("buried", count=2, match="odd", match_in="reason")
+    assert ([task.id for task in page.tasks], page.looked > 2, page.unread) == (
+        ["t1", "t3"], True, 0,
+    )  # fmt: skip
+    found = [task.id async for task in queue.search("buried", match="*n*", where="$.n=4")]
+    assert found == ["t4"]
+    since_ms = (await queue.peek("t4")).fields["buried_ms"]
+    assert await queue.put_again("t4", "better", buried_ms=since_ms) is True
+    assert await queue.put_again("t4", "better", buried_ms=since_ms) is False
+    with pytest.raises(NotHeld, match="not buried any more"):
+        await queue.put_again("t4", "other")
+    task = await queue.take()
+    assert task is not None
+    assert task.text == "better"
+    with pytest.raises(NotHeld, match="is leased"):
+        await queue.put_again("t4", "other")
+    await task.ack()
+    with pytest.raises(NotFound):
+        await queue.put_again("t4", "other")
+    assert await queue.purge("buried", count=1, reason_is="odd") == 1
+    assert await queue.purge("buried", reason="od") == 2
+    assert [task.id async for task in queue.search("buried", match="*")] == ["t0", "t2"]

@@ -37,15 +37,15 @@ async def test_kick_over_all_shards(node: Any) -> None:
     queues = await wide(node)
     await buried(queues, 30, "http 500")
     await buried(queues, 10, "gone")
-    assert await queues.admin.kick("q", count=1000, reason_prefix="http") == 30
-    assert await queues.admin.kick("q", count=3) == 3
-    assert await queues.admin.kick("q", task_id="none") == 0
+    assert await queues.buried.kick("q", count=1000, reason_prefix="http") == 30
+    assert await queues.buried.kick("q", count=3) == 3
+    assert await queues.buried.kick("q", ids=["none"]) == 0
     left = {row["id"] for row in (await queues.admin.page("q", "buried"))[0]}
     assert len(left) == 7
-    assert await queues.admin.kick("q", task_id=left.pop()) == 1
-    for options in ({"count": 0}, {"count": -1}, {}, {"task_id": "a b"}):
+    assert await queues.buried.kick("q", ids=[left.pop()]) == 1
+    for options in ({"count": 0}, {"count": -1}, {}, {"ids": ["a b"]}, {"ids": ["a"], "count": 1}):
         with pytest.raises(BadArg):
-            await queues.admin.kick("q", **options)
+            await queues.buried.kick("q", **options)
 
 
 @pytest.mark.thorough
@@ -53,8 +53,8 @@ async def test_kick_more_than_a_script_moves(node: Any) -> None:
     queues = await wide(node, 1)
     for batch in ("a", "b", "c"):
         await buried(queues, 700, batch)
-    assert await queues.admin.kick("q", count=2000, reason_prefix="c") == 700
-    assert await queues.admin.kick("q", count=10_000) == 1400
+    assert await queues.buried.kick("q", count=2000, reason_prefix="c") == 700
+    assert await queues.buried.kick("q", count=10_000) == 1400
 
 
 async def test_update(node: Any) -> None:
@@ -244,7 +244,6 @@ async def test_two_nodes_change_different_settings(node: Any, eventually: Any) -
     "verb",
     [
         *[
-            "kick",
             "update",
             "delete",
             "peek",

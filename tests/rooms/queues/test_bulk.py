@@ -84,13 +84,13 @@ async def test_release_all(node: Any) -> None:
 
 async def test_move_buried_tasks(node: Any) -> None:
     queues, session = await filled(node, 2, 250)
-    assert await queues.bulk.move("q", "again", count=1) == 1
-    assert await queues.bulk.move("q", "again", count=10_000) == 249
+    assert await queues.buried.move("q", "again", count=1) == 1
+    assert await queues.buried.move("q", "again", count=10_000) == 249
     assert (await counts(queues))["buried"] == 0
     assert await counts(queues, "again") == {"delayed": 0, "ready": 250, "leased": 0, "buried": 0}
     task = (await queues.take(session, ["again"]))[0]
     assert (task.payload, task.attempt) == (b"buried", 1)
-    assert await queues.bulk.move("q", "again", count=1) == 0
+    assert await queues.buried.move("q", "again", count=1) == 0
 
 
 async def test_a_moved_task_keeps_what_it_was_put_with(node: Any) -> None:
@@ -102,7 +102,7 @@ async def test_a_moved_task_keeps_what_it_was_put_with(node: Any) -> None:
     (task,) = await queues.take(session, ["q"])
     await queues.bury(session, "q", "a", task.lease)
     before = await queues.admin.peek("q", "a")
-    await queues.bulk.move("q", "again", count=1)
+    await queues.buried.move("q", "again", count=1)
     after = await queues.admin.peek("again", "a")
     for name in (
         "payload",
@@ -126,16 +126,16 @@ async def test_a_move_that_broke_off_is_finished_by_the_next(
     run = shard.run
 
     async def broken(name: str, *args: Any) -> Any:
-        if name == "queue.purge":
+        if name == "queue.delete_buried":
             raise StoreDown("cut off")
         return await run(name, *args)
 
     with monkeypatch.context() as patch:
         patch.setattr(shard, "run", broken)
         with pytest.raises(StoreDown):
-            await queues.bulk.move("q", "again", count=5)
+            await queues.buried.move("q", "again", count=5)
     assert (await counts(queues))["buried"] == (await counts(queues, "again"))["ready"] == 5
-    assert await queues.bulk.move("q", "again", count=5) == 5
+    assert await queues.buried.move("q", "again", count=5) == 5
     assert (await counts(queues))["buried"] == 0
     assert len(await queues.take(session, ["again"], count=10)) == 5
 
@@ -143,12 +143,12 @@ async def test_a_move_that_broke_off_is_finished_by_the_next(
 async def test_an_id_that_another_task_has_there_stays(node: Any) -> None:
     queues, session = await filled(node, 1, 3)
     await queues.put("again", TaskSpec(b"another", id="buried1"))
-    assert await queues.bulk.move("q", "again", count=3) == 2
+    assert await queues.buried.move("q", "again", count=3) == 2
     assert (await queues.admin.peek("q", "buried1"))["payload"] == b"buried"
     await queues.put("again", TaskSpec(id="x"))
     for task in await queues.take(session, ["again"], count=10):
         assert await queues.ack(session, "again", [(task.id, task.lease)]) == [1]
-    assert await queues.bulk.move("q", "again", count=3) == 1, (
+    assert await queues.buried.move("q", "again", count=3) == 1, (
         "what was done there a moment ago does not swallow it"
     )
     assert (await queues.admin.peek("again", "buried1"))["payload"] == b"buried"
@@ -160,18 +160,18 @@ async def test_a_move_into_a_full_store_loses_nothing(node: Any) -> None:
     await link_of(queues).call("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(Full):
-            await queues.bulk.move("q", "again", count=5)
+            await queues.buried.move("q", "again", count=5)
     finally:
         await link_of(queues).call("CONFIG", "SET", "maxmemory", "0")
     assert (await counts(queues))["buried"] == 5
-    assert await queues.bulk.move("q", "again", count=5) == 5
+    assert await queues.buried.move("q", "again", count=5) == 5
 
 
 async def test_what_is_refused(node: Any) -> None:
     queues = (await node()).queues
     for call in (
-        queues.bulk.purge("q", "done"), queues.bulk.purge("no such name"), queues.bulk.release_all(""), queues.bulk.move("q", "q", count=1),
-        queues.bulk.move("q", "a b", count=1), queues.bulk.move("q", "again", count=0),
+        queues.bulk.purge("q", "done"), queues.bulk.purge("no such name"), queues.bulk.release_all(""), queues.buried.move("q", "q", count=1),
+        queues.buried.move("q", "a b", count=1), queues.buried.move("q", "again", count=0),
     ):  # fmt: skip
         with pytest.raises(BadArg):
             await call

@@ -183,7 +183,7 @@ async def test_a_move_stops_at_the_capacity(node: Any) -> None:
         await queues.bury(session, "dead", task.id, task.lease)
     await queues.admin.configure("q", {"capacity": 2})
     with pytest.raises(Full):
-        await queues.bulk.move("dead", "q", count=5)
+        await queues.buried.move("dead", "q", count=5)
     assert (
         (await queues.admin.stats("dead"))["buried"],
         (await queues.admin.stats("q"))["ready"],

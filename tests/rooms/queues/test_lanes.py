@@ -148,15 +148,15 @@ async def test_a_move_keeps_the_lane(node: Any) -> None:
     await queues.admin.configure("other", {"shards": 4})
     for task in await queues.take(session, ["q"], count=10):
         await queues.bury(session, "q", task.id, task.lease)
-    assert await queues.bulk.move("q", "other", count=2) == 2
+    assert await queues.buried.move("q", "other", count=2) == 2
     assert {shown["lane"] for shown in (await queues.admin.page("other", "ready"))[0]} == {
         "lane0",
         "lane1",
     }
-    assert await queues.bulk.move("q", "other", count=2) == 1
+    assert await queues.buried.move("q", "other", count=2) == 1
     for task in await queues.take(session, ["other"], count=10):
         await queues.bury(session, "other", task.id, task.lease)
-    assert await queues.bulk.move("other", "q", count=10) == 3
+    assert await queues.buried.move("other", "q", count=10) == 3
     assert (await queues.admin.stats("q"))["total"] == 6
     assert (await queues.admin.stats("other"))["total"] == 0
 

@@ -298,7 +298,7 @@ async def test_a_task_that_loses_its_consumers_too_often_is_buried(node: Any) ->
         await one(queues, session)
         await queues.close_session(session)
     assert (await queues.admin.peek("q", "a"))["state"] == "buried"
-    assert await queues.admin.kick("q", count=1) == 1
+    assert await queues.buried.kick("q", count=1) == 1
 
 
 async def test_an_ack_under_way_when_its_session_closes_counts(node: Any) -> None:

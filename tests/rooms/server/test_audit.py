@@ -277,6 +277,7 @@ async def test_what_is_noted_at_both_doors_and_never_a_secret(node: Any) -> None
             ("Q.CONFIG", "q"),
             ("Q.CONFIG", "q", "SET", "lease_ms", "5"),
             ("Q.PURGE", "q"),
+            ("Q.KICK", "q", "ID", "payload", "PAYLOAD", secret),
             ("Q.PUT", "q", secret),
             ("S.PUT", "daily", "EVERY", "1000", "q", secret),
             ("R.JOIN", "n3", "h:1"),
@@ -314,6 +315,8 @@ async def test_what_is_noted_at_both_doors_and_never_a_secret(node: Any) -> None
                 {"json": {"every_ms": "x", "queue": "q", "payload": secret}},
             ),
             ("PUT", "/v1/tokens/p/b", {"json": [secret]}),
+            ("POST", "/v1/queues/q/buried/kick", {"json": {"id": "a", "payload": secret}}),
+            ("POST", "/v1/queues/q/buried/kick", {"json": {"all": True, "reason": "no"}}),
         ):
             await web.ask(method, path, headers=ALICE, **more)
     found = await noted(log)
@@ -339,6 +342,9 @@ async def test_what_is_noted_at_both_doors_and_never_a_secret(node: Any) -> None
         ("P.DELETE", "NOTFOUND", "nobody", "DELETE /v1/providers/nobody/settings"),
         ("Q.CONFIG", "ok", "q", "SET", "lease_ms", "5"),
         ("Q.PURGE", "ok", "q"),
+        ("Q.KICK", "ok", "q", "ID", "payload", "…", "…"),
+        ("Q.KICK", "ok", "q", '{"id":"a","payload":"…"}'),
+        ("Q.KICK", "ok", "q", '{"all":true,"reason":"no"}'),
         ("S.PUT", "ok", "daily"),
         ("R.JOIN", "ok", "n3", "h:1"),
         ("V.ROTATE", "ok"),

@@ -10,6 +10,8 @@ from urllib.parse import quote
 import pytest
 from support.doors.http_store import HttpDoor, http_door
 
+from tidewarden.errors import StoreDown
+
 Q = "/v1/queues/mail"
 
 
@@ -39,9 +41,15 @@ async def test_buried_tasks_are_seen_kicked_and_moved(door: HttpDoor) -> None:
     assert (page["tasks"][0]["id"], page["tasks"][0]["reason"][:100]) == ("d", "ü" * 100)
     assert await door.good("POST", f"{Q}/buried/kick", {"id": "a"}) == {"kicked": 1}
     assert await door.good("POST", f"{Q}/buried/kick", {"count": 9, "reason_prefix": "x"}) == {
-        "kicked": 0
+        "kicked": 0,
+        "left": 0,
     }
-    for wrong in {}, {"count": 1, "all": True}, {"id": "a", "count": 1}, {"all": False}:
+    for wrong in (
+        {}, {"count": 1, "all": True}, {"id": "a", "count": 1}, {"all": False}, {"ids": []},
+        {"ids": ["a"], "all": True}, {"ids": ["a"], "reason": "x"}, {"all": True, "payload": "x"},
+        {"all": True, "reason": "x", "reason_prefix": "x"}, {"id": "a", "buried_ms": 5},
+        {"id": "a", "payload": "x", "payload_base64": ""}, {"id": "a", "reason": ""},
+    ):  # fmt: skip
         assert (await door.call("POST", f"{Q}/buried/kick", wrong))[0] == 400, wrong
     found = await door.good("GET", f"{Q}/buried/reasons")
     assert [(one["reason"][:4], one["tasks"]) for one in found["reasons"]] == [
@@ -50,12 +58,87 @@ async def test_buried_tasks_are_seen_kicked_and_moved(door: HttpDoor) -> None:
     assert (found["tasks"], found["others"], found["more"]) == (3, 0, False)
     assert found["reasons"][0]["example"] == "c"
     moved = {"all": True, "to": "spam/2", "reason_prefix": "sp"}
-    assert await door.good("POST", f"{Q}/buried/move", moved) == {"moved": 2}
+    assert await door.good("POST", f"{Q}/buried/move", moved) == {"moved": 2, "left": 0}
     found = await door.good("GET", "/v1/queues/spam%2F2/tasks")
     assert [one["id"] for one in found["tasks"]] == ["b", "c"]
     status, found = await door.call("POST", f"{Q}/buried/move", moved | {"to": "_locks"})
     assert (status, found["error"]) == (403, "DENIED")
     assert await door.good("DELETE", f"{Q}/tasks/d") == {"done": True}
+
+
+async def test_those_of_one_reason_or_some_are_dealt_with_and_the_rest_is_told(
+    door: HttpDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await buried(door, *"abcdef")
+    await buried(door, *"ghi", reason="spa")
+    path = f"{Q}/buried"
+    assert await door.good("POST", f"{path}/delete", {"ids": ["a", "none"]}) == {
+        "deleted": 1, "left": 0,
+    }  # fmt: skip
+    assert await door.good("POST", f"{path}/kick", {"count": 2, "reason": "spam"}) == {
+        "kicked": 2, "left": 3,
+    }  # fmt: skip
+    assert await door.good("POST", f"{path}/move", {"ids": ["d", "b"], "to": "dead"}) == {
+        "moved": 1, "left": 0,
+    }  # fmt: skip
+    assert await door.good("POST", f"{path}/delete", {"all": True, "reason": "spa"}) == {
+        "deleted": 3, "left": 0,
+    }  # fmt: skip
+    assert (await door.good("GET", f"{path}/reasons"))["tasks"] == 2
+
+    async def away(*_: Any, **__: Any) -> int:
+        raise StoreDown("cut off")
+
+    monkeypatch.setattr(door.queues.buried, "left", away)
+    assert await door.good("POST", f"{path}/delete", {"all": True}) == {"deleted": 2}, (
+        "what was done is told, whatever is not known"
+    )
+
+
+async def test_a_buried_task_is_edited_and_put_again(door: HttpDoor) -> None:
+    await buried(door, "a")
+    path, task = f"{Q}/buried/kick", f"{Q}/tasks/a"
+    since_ms = (await door.good("GET", task))["buried_ms"]
+    edit = {"id": "a", "payload_json": {"to": "ada"}, "buried_ms": since_ms}
+    assert await door.good("POST", path, edit) == {"kicked": 1}
+    assert await door.good("POST", path, edit) == {"kicked": 0}, "it came twice"
+    seen = await door.good("GET", task)
+    assert (seen["state"], seen["payload"]) == ("ready", '{"to":"ada"}')
+    status, found = await door.call("POST", path, {"id": "a", "payload": "x"})
+    assert (status, found["error"]) == (409, "NOTHELD")
+    assert "is not buried any more" in found["message"]
+    (held,) = (await door.good("POST", f"{Q}/take"))["tasks"]
+    status, found = await door.call("POST", path, {"id": "a", "payload": "x"})
+    assert (status, found["error"], "is leased" in found["message"]) == (409, "NOTHELD", True)
+    await door.good("POST", f"{task}/ack", {"lease": held["lease"]})
+    status, found = await door.call("POST", path, {"id": "a", "payload": "x"})
+    assert (status, found["error"]) == (404, "NOTFOUND")
+    assert (await door.good("GET", f"{Q}/stats"))["total"] == 0
+
+
+async def test_pages_are_searched(door: HttpDoor) -> None:
+    await buried(door, "ab", "bc", "cd")
+    await door.good("POST", f"{Q}/tasks", {"id": "json", "payload_json": {"user": {"id": 42}}})
+
+    async def found(where: str) -> list[str]:
+        page = await door.good("GET", f"{Q}/{where}")
+        assert page["unread"] == 0
+        assert page["looked"] >= len(page["tasks"])
+        return [one["id"] for one in page["tasks"]]
+
+    assert await found("buried?match=*b*") == ["ab", "bc"]
+    assert await found("buried?match=*b*&count=1") == ["ab"]
+    assert await found("tasks?state=buried&match=c*&match_in=id") == ["cd"]
+    assert await found("buried?match=s*&match_in=reason&payloads=false") == ["ab", "bc", "cd"]
+    assert await found("tasks?where=" + quote("$.user.id=42")) == ["json"]
+    assert await found("tasks?where=" + quote("$.user.id=43")) == []
+    page = await door.good("GET", f"{Q}/buried?payloads=false")
+    assert [one.get("payload") for one in page["tasks"]] == [None] * 3
+    assert "looked" not in page
+    page = await door.good("GET", f"{Q}/buried?match=*b*&payloads=false")
+    assert [one.get("payload") for one in page["tasks"]] == [None] * 2
+    for wrong in ("match=", "match_in=lane", "where=a", "where=%24.a", "payloads=maybe", "in=id"):
+        assert (await door.call("GET", f"{Q}/buried?{wrong}"))[0] == 400, wrong
 
 
 async def test_a_queue_is_paused_released_purged_and_checked(door: HttpDoor) -> None:

@@ -105,8 +105,15 @@ ACTS: dict[str, Act] = {
     "kick": lambda desk, lease: desk.run("queue.kick", 10, "", "", 0),
     "kick it": lambda desk, lease: desk.run("queue.kick", 1, "it", "", 0),
     "kick by reason": lambda desk, lease: desk.run("queue.kick", 10, "", "b", 0),
+    "kick by name": lambda desk, lease: desk.run("queue.kick", 10, "", "", 0, 0, 0, 0, "it", "before"),
+    "delete_buried": lambda desk, lease: desk.run("queue.delete_buried", 10, "", "unreadable", 0, 0, 0, 1),
+    "delete_buried it": lambda desk, lease: desk.run("queue.delete_buried", 10, "", "", 0, 0, 0, 0, "it"),
+    "put_again": lambda desk, lease: desk.run("queue.put_again", "it", "p", 0),
+    "reasons": lambda desk, lease: desk.run("queue.reasons", 10, 0),
     "read_buried": lambda desk, lease: desk.run("queue.read_buried", 10, 1000, 0, "", 0, 0),
+    "read_buried it": lambda desk, lease: desk.run("queue.read_buried", 10, 1000, 0, "", 0, 0, 0, "it"),
     "peek it": lambda desk, lease: desk.run("queue.peek", "id", "it", ""),
+    "peek named": lambda desk, lease: desk.run("queue.peek", "ids", 1000, "", "", "it", "before"),
     "peek": lambda desk, lease: [desk.run("queue.peek", one, 10, "") for one in ("delayed", "ready", "leased", "buried", "waiting")],
     "purge it": lambda desk, lease: [desk.run("queue.purge", one, 5, "it") for one in ("delayed", "ready", "leased", "buried", "waiting")],
     "wait": lambda desk, lease: desk.run("queue.wait", "it", 1, "before", 0),
@@ -159,7 +166,9 @@ def play(desk: Any, state: str, record: str, raw: bytes, act: str) -> None:
     leases = {name: lay(desk, name, state) for name in names}
     lease = leases["it"]
     flip(desk, record, desk.peek("it")["lane"] if record == "lanes" else "it", raw)
-    if act == "update" and record != "lanes":  # who asks to change the very task is told why not
+    if (
+        act in ("update", "put_again") and record != "lanes"
+    ):  # who asks to change the very task is told why not
         with pytest.raises(Internal, match=r"cannot be read: Q\.CHECK sets it aside"):
             ACTS[act](desk, lease)
     else:

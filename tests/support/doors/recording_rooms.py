@@ -9,6 +9,7 @@ from typing import Any
 
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.errors import NotFound, NotHeld
+from tidewarden.queue.reads.condition import Condition
 from tidewarden.queue.task import Changes, Taken, TaskSpec
 from tidewarden.queue.waits.drain import Drain
 from tidewarden.tokens.custody.export import ignored
@@ -44,6 +45,41 @@ class RecordingUnbound:
         self.closed += 1
 
 
+class RecordingBuried:
+    """Buried tasks that are there in any number; ``calls`` has every call."""
+
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self.calls = calls
+
+    async def kick(self, queue: str, **choice: Any) -> int:
+        self.calls.append(("kick", queue, *choice.items()))
+        return 3
+
+    async def move(self, queue: str, target: str, **choice: Any) -> int:
+        self.calls.append(("move", queue, target, *choice.items()))
+        return 6
+
+    async def delete(self, queue: str, **choice: Any) -> int:
+        self.calls.append(("delete buried", queue, *choice.items()))
+        return 8
+
+    async def left(self, queue: str, **choice: Any) -> int:
+        return 9
+
+    async def put_again(
+        self, queue: str, task_id: str, payload: bytes, *, buried_ms: int = 0
+    ) -> bool:
+        self.calls.append(("put_again", queue, task_id, payload, buried_ms))
+        return True
+
+    async def reasons(
+        self, queue: str, max_stale_ms: int = 0, *, marks: bool = False
+    ) -> dict[str, Any]:
+        self.calls.append(("reasons", queue, *((max_stale_ms,) if max_stale_ms else ())))
+        row = {"reason": "no", "tasks": 3, "first_ms": 1, "last_ms": 2, "example": "a"}
+        return {"queue": queue, "tasks": 3, "reasons": [row], "others": 0, "more": False}
+
+
 class RecordingQueues:
     """
     First in, first out, in memory; ``calls`` has every call. ``hold`` keeps answers back until it
@@ -52,7 +88,8 @@ class RecordingQueues:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.dropped = self
+        self.dropped = self.search = self
+        self.buried = RecordingBuried(self.calls)
         self.consumer = self.admin = self.bulk = self.catalog = self.consistency = self.topics = (
             self
         )
@@ -193,20 +230,6 @@ class RecordingQueues:
         self.calls.append(("touch", queue, task_id, lease, lease_ms))
         return 2**41
 
-    async def kick(
-        self,
-        queue: str,
-        *,
-        count: int = 0,
-        task_id: str = "",
-        reason_prefix: str = "",
-        age_ms: int = 0,
-    ) -> int:
-        self.calls.append(
-            ("kick", queue, count, task_id, reason_prefix, *([age_ms] if age_ms else []))
-        )
-        return 3
-
     async def update(self, queue: str, task_id: str, changes: Changes) -> None:
         self.calls.append(("update", queue, task_id, changes))
 
@@ -230,17 +253,17 @@ class RecordingQueues:
         max_stale_ms: int,
         *,
         marks: bool = False,
+        payloads: bool = True,
     ) -> tuple[list[dict[str, Any]], str]:
         more = (max_stale_ms,) if max_stale_ms else ()
         self.calls.append(("page", queue, state, count, after, *more))
         return [{"id": "a"}], "next"
 
-    async def reasons(
-        self, queue: str, max_stale_ms: int = 0, *, marks: bool = False
+    async def find(
+        self, queue: str, state: str, *, condition: Condition, marks: bool, **options: Any
     ) -> dict[str, Any]:
-        self.calls.append(("reasons", queue, *((max_stale_ms,) if max_stale_ms else ())))
-        row = {"reason": "no", "tasks": 3, "first_ms": 1, "last_ms": 2, "example": "a"}
-        return {"queue": queue, "tasks": 3, "reasons": [row], "others": 0, "more": False}
+        self.calls.append(("find", queue, state, condition, *options.items()))
+        return {"tasks": [{"id": "a"}], "after": "next", "looked": 7, "unread": 1}
 
     async def pause(self, queue: str, ms: int | None) -> None:
         self.calls.append(("pause", queue, ms))
@@ -264,14 +287,6 @@ class RecordingQueues:
         whose = (holder or session,) if holder or session else ()
         self.calls.append(("release_all", queue, *whose))
         return 5
-
-    async def move(
-        self, queue: str, target: str, *, count: int, reason_prefix: str = "", age_ms: int = 0
-    ) -> int:
-        self.calls.append(
-            ("move", queue, target, count, *([reason_prefix, age_ms] if reason_prefix else []))
-        )
-        return 6
 
     async def link(self, topic: str, queue: str, settings: dict[str, Any]) -> int:
         self.calls.append(("link", topic, queue, *settings.items()))

@@ -128,7 +128,7 @@ async def a_burial_and_a_kick(stage: Stage) -> None:
     stage.recording.note("other", "buries job")
     await stage.n1.queues.bury(session, "q", "job", task.lease)
     stage.recording.note("operator", "kicks job at n1")
-    await stage.n1.queues.admin.kick("q", task_id="job")
+    await stage.n1.queues.buried.kick("q", ids=["job"])
 
 
 async def a_pause_ends(stage: Stage) -> None:

@@ -65,6 +65,14 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("queue peek q t", "Q.PEEK q t", {"id": "t", "reason": None}, "id      t\nreason  -\n"),
         ("queue kick q --count 3 --reason no", "Q.KICK q COUNT 3 REASON no", 2, "2\n"),
         ("queue kick q --all --age-ms 9", "Q.KICK q ALL AGE 9", 3, "3\n"),
+        ("queue kick q --count 3 --reason-is no", "Q.KICK q COUNT 3 REASONIS no", 2, "2\n"),
+        ("queue kick q --id t --payload p", "Q.KICK q ID t PAYLOAD p", 1, "1\n"),
+        (
+            "queue purge q --state buried --reason-is no --yes",
+            "Q.PURGE q STATE buried REASONIS no",
+            3,
+            "3\n",
+        ),
         ("queue link t q", "Q.LINK t q", 1, "1\n"),
         ("queue link t q --expire-ms 9 --capacity 7", "Q.LINK t q EXPIRE 9 CAPACITY 7", 1, "1\n"),
         ("queue unlink t q", "Q.UNLINK t q", 0, "0\n"),
@@ -174,6 +182,10 @@ def test_a_cron_schedule_with_options(run: Run, node: Any) -> None:
         "queue kick q",
         "queue kick q --count 1 --id t",
         "queue kick q --all --id t",
+        "queue kick q --all --payload p",
+        "queue purge q --reason no --yes",
+        "queue purge q --state ready --count 1 --yes",
+        "queue peek q t --match x",
         "queue move dead q",
         "queue move dead q --all --count 1",
         "queue stats --shards",
@@ -218,6 +230,22 @@ def test_a_page_of_tasks_ends_with_its_cursor(run: Run, node: Any) -> None:
     assert node.asked == [["Q.PEEK", "q", "STATE", "buried", "COUNT", "2", "AFTER", "c"]]
     assert "t2" in result.stdout
     assert "more: --after cursor-7" in result.stdout
+
+
+def test_a_search_says_how_far_it_looked(run: Run, node: Any) -> None:
+    told = {"looked": 1000, "unread": 2}
+    node.answers = {"Q.PEEK": [[{"id": "t1"}], "cursor-7", told]}
+    words = ("--match", "*x*", "--match-in", "id", "--where", "$.a=1")
+    result = run("queue", "peek", "q", "--state", "buried", *words)
+    asked = ["Q.PEEK", "q", "STATE", "buried", "COUNT", "20"]
+    assert node.asked == [[*asked, "MATCH", "*x*", "IN", "id", "WHERE", "$.a=1"]]
+    assert "looked at 1000 tasks, 2 of them too long for --where" in result.stdout
+    assert "more: --after cursor-7" in result.stdout
+    whole = json.loads(run("queue", "peek", "q", "--state", "buried", *words, "--json").stdout)
+    assert whole == {"tasks": [{"id": "t1"}], "after": "cursor-7", **told}
+    node.answers = {"Q.PEEK": [[], "", {"looked": 3, "unread": 0}]}
+    result = run("queue", "peek", "q", "--state", "buried", "--match", "x")
+    assert (result.exit_code, result.stderr) == (5, "tidewarden: no task of q is buried and fits\n")
 
 
 def test_queue_config_sets_then_shows(run: Run, node: Any) -> None:

@@ -231,6 +231,7 @@ def test_doctor(run: Run, node: Any) -> None:
         "queue": "mail",
         "shards": 1,
         "tasks": 5,
+        "buried": 0,
         "problems": 0,
         "repaired": 0,
         "found": {},
@@ -246,6 +247,16 @@ def test_doctor(run: Run, node: Any) -> None:
     node.answers = {"Q.CHECK": [whole], "R.STATUS": {"node": "n0"}, "T.STATS": {}}
     asked = [["R.STATUS"], ["T.STATS"], ["Q.CHECK", "*"]]
     assert (run("doctor").exit_code, node.asked) == (0, asked)
+    node.answers |= {"Q.CHECK": [whole | {"buried": 700}, {**whole, "queue": "older"}]}
+    del node.answers["Q.CHECK"][1]["buried"]
+    result = run("doctor")
+    assert (
+        result.exit_code,
+        "700 tasks are buried: `tidewarden queue reasons" in result.stdout,
+    ) == (
+        0,
+        True,
+    )
     node.answers |= {"Q.CHECK": [whole, hurt]}
     result = run("doctor")
     assert result.exit_code == 1

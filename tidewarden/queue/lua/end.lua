@@ -7,6 +7,15 @@
 -- RETURNS per task: 1, or 0 when the lease is not current (a sticky lease stays through a loss)
 open()
 local HOWS = { release = true, fail = true, loss = true, bury = true }
+-- A reason as long as is kept, without a part of a character (UTF-8) at its end.
+local function shortened(reason)
+  local at = 240
+  while #reason > at and at > 236 and math.floor(string.byte(reason, at + 1) / 64) == 2 do
+    at = at - 1
+  end
+  return string.sub(reason, 1, at)
+end
+
 local items = {}
 for i = 3, #ARGV, 5 do
   if not ARGV[i + 4] then refuse('BADARG the end of a lease has five arguments') end
@@ -16,7 +25,7 @@ for i = 3, #ARGV, 5 do
     int(i + 1, 'lease', 0, 9007199254740991),
     ARGV[i + 2],
     int(i + 3, 'delay ms', -1, NEVER),
-    ARGV[i + 4],
+    shortened(ARGV[i + 4]),
   }
 end
 local reply = {}
@@ -34,8 +43,8 @@ for i = 1, #items do
     reply[i] = 1
   elseif how == 'bury' then
     index_remove(id, t, r, 'leased')
-    remember(r, 'bury', r.attempts, string.sub(reason, 1, 240))
-    bury(id, r, string.sub(reason, 1, 240))
+    remember(r, 'bury', r.attempts, reason)
+    bury(id, r, reason)
     reply[i] = 1
   else
     end_lease(id, t, r, how, delay_ms >= 0 and delay_ms or nil, reason ~= '' and reason or nil)

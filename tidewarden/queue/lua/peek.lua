@@ -3,17 +3,19 @@
 -- GROWS   no
 -- READS
 -- KEYS    1 the shard  2 the view
--- ARGV    3 'id' | state (delayed, ready, leased, buried, waiting)
---         4 id | tasks at most
+-- ARGV    3 'id' | 'ids' | state (delayed, ready, leased, buried, waiting)
+--         4 id | bytes of payloads after which no more are read | tasks at most
 --         5 cursor ("": from the start)
---         6 1: without payloads (none: 0)
--- RETURNS {tasks, cursor ("": no more)}; a task is {id, state, payload, priority, due, deadline,
---         attempts, losses, lease, lease_end | at, holder, reason, lease_ms, attempts_max,
---         backoff_ms, expires (0: never), lane ("": none), trace context (likewise), history}
---         where history is a list of {ms, how, attempt, reason}, the oldest first
+--         6 1: without payloads; 2: ids alone, none of whose records is read (none: 0)
+--         7… with 'ids': these
+-- RETURNS {tasks, cursor ("": no more; with 'ids' how many of them were looked at)}; a task is {id,
+--         state, payload, priority, due, deadline, attempts, losses, lease, lease_end | at, holder,
+--         reason, lease_ms, attempts_max, backoff_ms, expires (0: never), lane ("": none), trace
+--         context (likewise), history} where history is a list of {ms, how, attempt, reason}, the
+--         oldest first; of ids alone {id, the cursor behind it}
 open()
 -- Bytes of payloads in one page, and the task with which it goes past them.
-local tasks, room, bare = {}, 16777216, ARGV[6] == '1'
+local tasks, room, bare, alone = {}, 16777216, ARGV[6] == '1', ARGV[6] == '2'
 local function show(id, state, score)
   local t, r, unreadable = both_get(id)
   if not t and not unreadable then return end
@@ -46,8 +48,8 @@ local function show(id, state, score)
       score = state ~= 'waiting' and redis.call('ZSCORE', key(index), id)
     end
   end
+  room = room - #t.payload -- they are read, whether they are shown or not
   if bare then t.payload = '' end
-  room = room - #t.payload
   local history = history_of(r)
   for i = 1, #history do
     history[i][5] = nil
@@ -77,6 +79,15 @@ end
 if ARGV[3] == 'id' then
   show(ARGV[4])
   return finish({ tasks, '' })
+elseif ARGV[3] == 'ids' then
+  if #ARGV > 1006 then refuse('BADARG a look is at 1000 tasks at most') end
+  room = int(4, 'bytes', 0, NEVER)
+  local looked = 0
+  while 6 + looked < #ARGV and room >= 0 do
+    looked = looked + 1
+    show(ARGV[6 + looked])
+  end
+  return finish({ tasks, text(looked) })
 end
 
 -- Equal scores stand in the order of their bytes.
@@ -134,14 +145,21 @@ if state == 'waiting' then
     0,
     most
   )
+  local function place(entry)
+    return (string.gsub(entry, '.', function(c) return string.format('%02x', string.byte(c)) end))
+  end
   local shown = 0
   while shown < #page and room > 0 do
     shown = shown + 1
-    show(select(2, laned().parse(page[shown], 13)), state, 0)
+    local id = select(2, laned().parse(page[shown], 13))
+    if alone then
+      tasks[shown] = { id, place(page[shown]) }
+    else
+      show(id, state, 0)
+    end
   end
-  local full = (shown == most or shown < #page)
-    and string.gsub(page[shown], '.', function(c) return string.format('%02x', string.byte(c)) end)
-  return finish({ tasks, full or '' })
+  local full = shown > 0 and (shown == most or shown < #page)
+  return finish({ tasks, full and place(page[shown]) or '' })
 end
 local indexes = indexes_of(state)
 table.sort(indexes, before)
@@ -168,14 +186,16 @@ for i = 1, #indexes do
   end
   if state == 'delayed' or not at_index or not before(index, at_index) then
     local page = redis.call('ZRANGE', key(index), from, from + most - #tasks - 1, 'WITHSCORES')
+    local function place(j)
+      return index .. ' ' .. string.format('%.17g', page[j + 1] + base) .. ' ' .. page[j]
+    end
     for j = 1, #page, 2 do
-      show(page[j], state, page[j + 1] + base)
-      if #tasks == most or room <= 0 then
-        return finish({
-          tasks,
-          index .. ' ' .. string.format('%.17g', page[j + 1] + base) .. ' ' .. page[j],
-        })
+      if alone then
+        tasks[#tasks + 1] = { page[j], place(j) }
+      else
+        show(page[j], state, page[j + 1] + base)
       end
+      if #tasks == most or room <= 0 then return finish({ tasks, place(j) }) end
     end
   end
 end

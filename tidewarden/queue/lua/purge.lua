@@ -42,6 +42,43 @@ local function taken_out(index, left)
   return ids
 end
 
+-- Tasks that have left their index are removed with their records.
+local function remove(ids, index)
+  local unreadable, there = {}, {}
+  for j = 1, #ids do
+    -- Long payloads are not read for nothing.
+    local raw = S.lanes == 1 and record_get(ids[j])
+    local t = raw and decode(raw)
+    there[j] = raw or S.lanes ~= 1 and stored(ids[j])
+    if t and t.lane then
+      laned().leave(ids[j], t, state)
+    elseif raw and not t then
+      unreadable[#unreadable + 1] = ids[j]
+    end
+  end
+  if index == 'leased:~' then
+    for j = 1, #ids do
+      local r, unread = tries_get(ids[j])
+      if r then
+        redis.call('ZREM', key('held'), string.sub(r.holder, 2) .. ids[j])
+      elseif unread then
+        unreadable[#unreadable + 1] = ids[j]
+      end
+    end
+  end
+  if #unreadable > 0 then uproot(unreadable) end
+  if S.ttls == 1 then redis.call('ZREM', key('expiring'), unpack(ids)) end
+  records_drop(ids)
+  redis.call('HDEL', key('tries'), unpack(ids))
+  for j = 1, #ids do
+    if there[j] then
+      removed(ids[j], false)
+    else
+      count('strays')
+    end
+  end
+end
+
 local gone = 0
 for i = 1, #indexes do
   local ids = gone < most and taken_out(indexes[i], most - gone) or {}
@@ -49,37 +86,7 @@ for i = 1, #indexes do
     for j = 1, state == 'waiting' and #ids or 0 do
       ids[j] = select(2, laned().parse(ids[j], 13))
     end
-    local bodies = records_get(ids)
-    local unreadable = {}
-    for j = 1, S.lanes == 1 and #ids or 0 do
-      local t = bodies[j] and decode(bodies[j])
-      if t and t.lane then
-        laned().leave(ids[j], t, state)
-      elseif bodies[j] and not t then
-        unreadable[#unreadable + 1] = ids[j]
-      end
-    end
-    if indexes[i] == 'leased:~' then
-      for j = 1, #ids do
-        local r, unread = tries_get(ids[j])
-        if r then
-          redis.call('ZREM', key('held'), string.sub(r.holder, 2) .. ids[j])
-        elseif unread then
-          unreadable[#unreadable + 1] = ids[j]
-        end
-      end
-    end
-    if #unreadable > 0 then uproot(unreadable) end
-    if S.ttls == 1 then redis.call('ZREM', key('expiring'), unpack(ids)) end
-    records_drop(ids)
-    redis.call('HDEL', key('tries'), unpack(ids))
-    for j = 1, #ids do
-      if bodies[j] then
-        removed(ids[j], false)
-      else
-        count('strays')
-      end
-    end
+    remove(ids, indexes[i])
     gone = gone + #ids
   end
 end

@@ -6,11 +6,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from tidewarden.errors import BadArg, Error
+from tidewarden.server.verbs.json_values import has_many_values
 
 from .audit_log import AuditLog
 
 Arguments = Sequence[bytes]
+HIDDEN = "…".encode()
 UNKNOWN = "UNKNOWN"
 """The outcome of a request that was called off: it may have happened."""
 
@@ -66,6 +70,32 @@ def first_and(of_body: Callable[[bytes], Sequence[str]]) -> Audited:
 def whole() -> Audited:
     """Show all arguments of the verb."""
     return Audited(lambda request: request[1:], every_word=True)
+
+
+def but_payloads() -> Audited:
+    """Show all arguments of the verb, and what a body asks for; of a payload that there is one."""
+
+    def shown(request: Arguments) -> Arguments:
+        words = list(request[1:])
+        for at, word in enumerate(request[1:-1]):
+            if word.upper() == b"PAYLOAD":
+                words[at + 1] = HIDDEN
+        return words
+
+    def of_body(body: bytes) -> Sequence[str]:
+        if has_many_values(body):
+            return ()
+        try:
+            sent = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return ()
+        hidden = msgspec.Raw(msgspec.json.encode(HIDDEN.decode()))
+        told = {
+            name: hidden if name.startswith("payload") else value for name, value in sent.items()
+        }
+        return (msgspec.json.encode(told).decode(),)
+
+    return Audited(shown, of_body=of_body)
 
 
 def of_account(*, reads: bool = False) -> Audited:

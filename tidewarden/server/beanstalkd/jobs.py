@@ -99,7 +99,7 @@ class Jobs:
 
     async def kick(self, queue: str, count: int) -> int:
         """Make buried jobs ready, or delayed ones where none is buried; how many."""
-        moved = await self.queues.admin.kick(queue, count=min(count, KICKED_MAX))
+        moved = await self.queues.buried.kick(queue, count=min(count, KICKED_MAX))
         if moved:
             return moved
         for shard in await self.queues.catalog.open(queue):
@@ -114,7 +114,7 @@ class Jobs:
 
     async def kick_named(self, job: Job) -> bool:
         """Make a buried or delayed job ready; whether it was either."""
-        if await self.queues.admin.kick(job.queue, task_id=job.task_id):
+        if await self.queues.buried.kick(job.queue, ids=[job.task_id]):
             return True
         shard = await self.queues.catalog.shard(job.queue, job.task_id)
         return bool(await shard.run("queue.kick_delayed", (1, job.task_id)))

@@ -29,7 +29,8 @@ class AlertFigures:
     Holds the figures that conditions judge, of one moment.
 
     ``queues`` and ``accounts`` are histories by queue and by provider; ``standing`` says how each
-    provider stands; ``silent`` names nodes and for how many seconds nobody has heard them.
+    provider stands; ``silent`` names nodes and for how many seconds nobody has heard them;
+    ``buried`` counts the buried tasks of queues without a history, where there are any.
     """
 
     node: str
@@ -45,6 +46,7 @@ class AlertFigures:
     unreadable: int
     leader: str
     silent: Mapping[str, float]
+    buried: Mapping[str, int]
 
     def number(self, name: str) -> float:
         """Return one of the node's own numbers; one that it does not have is 0."""
@@ -150,6 +152,8 @@ def _buried(seen: AlertFigures) -> Iterator[Labels]:
             more = max(0.0, ring.growth(seen.slot, 900))
             growth = f", {more:.0f} more than 15 minutes ago"
             yield {"queue": queue, "value": buried, "growth": growth}
+    for queue, number in seen.buried.items():
+        yield {"queue": queue, "value": number, "growth": ""}
 
 
 def _accounts(seen: AlertFigures) -> Iterator[Labels]:
@@ -317,7 +321,7 @@ CONDITIONS = (
         0,
         Trigger("max by (queue) (tidewarden_queue_buried) > 0", _buried),
         "{value:.0f} tasks of {queue} are buried{growth}.",
-        "See why: tidewarden queue peek {queue} --state buried. Then kick or delete them.",
+        "See why: tidewarden queue reasons {queue}. Then kick, move or delete them.",
     ),
     Condition(
         "TidewardenAccounts",

@@ -63,6 +63,7 @@ class QueueSums(msgspec.Struct):
     leased: int
     buried: int
     counted: Annotated[int, _said("of how many queues the tasks are: of many the busiest")]
+    buried_of: Annotated[int, _said("of how many those that are buried: in the end of all")] = 0
 
 
 class Overview(msgspec.Struct):

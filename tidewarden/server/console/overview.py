@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tidewarden import __version__
-from tidewarden.clock import Clock
+from tidewarden.clock import Clock, in_turns
 from tidewarden.config.rights import AccountRights, Rights
 
 from .alerts import CONDITIONS, Firing
@@ -53,7 +53,7 @@ class OverviewPage:
             self._made,
             healthy=not self._made.problems and not alerts,
             alerts=alerts,
-            queues=self._sums(rights, seen),
+            queues=await self._sums(rights, seen),
             tokens=self._accounts(rights.accounts(*LOOK)),
         )
 
@@ -101,14 +101,18 @@ class OverviewPage:
             for about, (severity, what, action) in list(found.items())[:PROBLEMS_MAX]
         ]
 
-    def _sums(self, rights: Rights, seen: int) -> QueueSums:
+    async def _sums(self, rights: Rights, seen: int) -> QueueSums:
         recorder = self._recorder
         names = [name for name in recorder.queues if not name.startswith("_") and rights.see(name)]
         ready, delayed, leased, buried = (
             round(sum(recorder.queues[name].latest(figure, recorder.slot) for name in names))
             for figure in ("ready", "delayed", "leased", "buried")
         )
-        return QueueSums(seen, ready, delayed, leased, buried, len(names))
+        buried_of = len(names)
+        async for name, number in in_turns(list(recorder.others.items())):
+            if rights.see(name) and name not in recorder.queues:
+                buried, buried_of = buried + number, buried_of + 1
+        return QueueSums(seen, ready, delayed, leased, buried, len(names), buried_of)
 
     def _accounts(self, seen: AccountRights) -> dict[str, int]:
         sums: dict[str, int] = {}

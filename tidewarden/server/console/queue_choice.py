@@ -26,7 +26,7 @@ class QueueChoice:
         self._asked: dict[str, float] = {}
         self._work: dict[str, float] = {}
         self._busy: dict[str, float] = {}
-        self._next = 0
+        self._next = self._next_other = 0
 
     def names(self, names: Sequence[str]) -> None:
         """Note the queues that there are, and choose anew."""
@@ -60,6 +60,20 @@ class QueueChoice:
             if now_s - at_s > ASKED_S:
                 del self._asked[name]
         return list(self._chosen)
+
+    def is_other(self, name: str) -> bool:
+        """Return whether it is a user's queue that is there and is not kept."""
+        return not name.startswith("_") and name in self._names and name not in self._chosen
+
+    def others(self, most: int) -> list[str]:
+        """Return the next of users' queues that are not kept, in turn."""
+        if len(self._names) <= len(self._chosen):
+            return []
+        kept = set(self._chosen)
+        first = self._next_other % len(self._names)
+        turn = (self._names[first:] + self._names[:first])[: most + len(kept)]
+        self._next_other = first + len(turn)
+        return [name for name in turn if name not in kept and not name.startswith("_")]
 
     async def count(self, rights: Rights) -> int:
         """Return how many queues a user may see, the system's left out."""

@@ -39,6 +39,11 @@ TOKENS_WATCHED_S = 10.0
 """… and so often while one does."""
 WATCHED_S = 30.0
 WATCHED_STEP_S = 2.0
+OTHERS_MAX, OTHERS_WATCHED_MAX = 50, 200
+"""
+Of more queues than have a history the buried tasks are counted, in turn: of so many each step, and
+of so many while somebody looks.
+"""
 PROVIDERS_MAX = 100
 """The accounts of more providers than these are counted only while a user looks."""
 NAMES_MAX = 200
@@ -101,6 +106,8 @@ class FigureRecorder:
         self.own = History()
         self.total = History()
         self.queues: dict[str, History] = {}
+        self.others: dict[str, int] = {}
+        """Buried tasks of queues without a history, as they were last counted."""
         self.accounts: dict[str, History] = {}
         self.states: dict[str, dict[str, int]] = {}
         """Accounts by state, by provider, as they were last counted."""
@@ -183,11 +190,16 @@ class FigureRecorder:
     async def _read_queues(self, slot: int) -> None:
         now_s = self._clock.monotonic()
         if now_s - self._names_at >= (STEP_S / 2 if self._is_watched(now_s) else NAMES_S):
-            self.choice.names(await self._queues.admin.names())
+            names = await self._queues.admin.names()
+            self.choice.names(names)
+            for name in self.others.keys() - set(names):
+                del self.others[name]
             self._names_at = now_s
         chosen = self.choice.chosen(now_s)
         for name in self.queues.keys() - chosen:
-            del self.queues[name]
+            buried = self.queues.pop(name).latest("buried", slot)
+            if self.choice.is_other(name):
+                self.others[name] = round(buried)
         sums = dict.fromkeys((*GAUGES[:-1], *COUNTERS), 0.0) | {"oldest_ready_ms": 0.0}
         for name in chosen:
             figures = await self._of_queue(name, slot)
@@ -199,6 +211,23 @@ class FigureRecorder:
                 else:
                     sums[key] += number
         self.total.put(slot, sums)
+        await self._count_others(now_s)
+
+    async def _count_others(self, now_s: float) -> None:
+        """Count the buried tasks of some more queues: "healthy" is not said beside hundreds."""
+        for name in self.queues.keys() & self.others.keys():
+            del self.others[name]
+        for name in self.choice.others(
+            OTHERS_WATCHED_MAX if self._is_watched(now_s) else OTHERS_MAX
+        ):
+            try:
+                stats = await self._queues.admin.stats(name, marks=True)
+            except (NotFound, Internal):
+                stats = {}
+            if "buried" in stats:
+                self.others[name] = int(stats["buried"])
+            else:
+                self.others.pop(name, None)
 
     async def _of_queue(self, name: str, slot: int) -> dict[str, float]:
         try:
@@ -267,6 +296,7 @@ class FigureRecorder:
             unreadable=unreadable,
             leader=str(status["leader"]),
             silent=silent,
+            buried={name: number for name, number in self.others.items() if number},
         )
 
 

@@ -252,9 +252,9 @@ class SeenTask(msgspec.Struct, kw_only=True):
     stale_ms: StaleMs | UnsetType = UNSET
 
 
-def seen(found: dict[str, Any]) -> SeenTask:
-    """Return a task of ``QueueAdmin.peek`` as an answer has it."""
-    text, base64 = text_or_base64(found["payload"])
+def seen(found: dict[str, Any], *, payload: bool = True) -> SeenTask:
+    """Return a task of ``QueueAdmin.peek`` as an answer has it, with its ``payload`` or without."""
+    text, base64 = text_or_base64(found["payload"]) if payload else (UNSET, UNSET)
     rest: dict[str, Any] = {
         name: readable(value) if isinstance(value, str) else value
         for name, value in found.items()

@@ -106,7 +106,7 @@ async def _append_in_turns(out: list[bytes], value: Any, resp: int) -> None:
         _append(out, value, resp)
         return
     long = len(parts) > LONG
-    async for part in in_turns(parts):
+    async for part in in_turns(parts, 1):  # each may be a payload of mebibytes
         if isinstance(part, Mapping | list | tuple) and (len(part) > LONG or not long):
             await _append_in_turns(out, part, resp)
         else:

@@ -15,7 +15,8 @@ from tidewarden.clock import in_turns
 from tidewarden.config.rights import QUEUE_WORDS, Rights
 from tidewarden.errors import BadArg, Internal, NotFound
 from tidewarden.queue import Queues
-from tidewarden.queue.admin import ALL
+from tidewarden.queue.buried import ALL
+from tidewarden.queue.reads.condition import condition_of
 from tidewarden.queue.task import Changes
 from tidewarden.server.access.required_rights import (
     ADMIN,
@@ -27,7 +28,7 @@ from tidewarden.server.access.required_rights import (
     name_of,
     on,
 )
-from tidewarden.server.audit.audited import when, whole
+from tidewarden.server.audit.audited import but_payloads, when, whole
 from tidewarden.server.resp import encoder
 from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
@@ -38,13 +39,19 @@ from .consumer import some_text
 from .options import MAX_STALE, Option, Options, data, lowered, number, text
 from .queue import TASK_OPTIONS, integer, ok, queue_name
 
-BURIED = {"REASON": Option("reason_prefix", text), "AGE": Option("age_ms", number)}
+BURIED = {
+    "COUNT": Option("count", number, rival="all"),
+    "ALL": Option("all", None, rival="count"),
+    "REASON": Option("reason_prefix", text, rival="reason"),
+    "REASONIS": Option("reason", text, rival="reason_prefix"),
+    "AGE": Option("age_ms", number),
+}
 KICK = Options(
     "Q.KICK",
     {
-        "COUNT": Option("count", number, rival="all"),
-        "ALL": Option("all", None, rival="count"),
         "ID": Option("task_id", text),
+        "PAYLOAD": Option("payload", data),
+        "BURIED": Option("buried_ms", number),
         **BURIED,
     },
 )
@@ -73,22 +80,17 @@ PAGE = Options(
         "STATE": Option("state", lowered),
         "COUNT": Option("count", number),
         "AFTER": Option("after", text),
+        "MATCH": Option("match", text),
+        "IN": Option("match_in", lowered),
+        "WHERE": Option("where", text),
         "MAXSTALE": MAX_STALE,
     },
 )
 PEEK = Options("Q.PEEK", {"MAXSTALE": MAX_STALE})
 REASONS = Options("Q.REASONS", {"MAXSTALE": MAX_STALE})
 PAUSE = Options("Q.PAUSE", {"MS": Option("ms", number)})
-PURGE = Options("Q.PURGE", {"STATE": Option("state", lowered)})
-MOVE = Options(
-    "Q.MOVE",
-    {
-        "COUNT": Option("count", number, rival="all"),
-        "ALL": Option("all", None, rival="count"),
-        "TO": Option("target", lambda word, value: queue_name(value)),
-        **BURIED,
-    },
-)
+PURGE = Options("Q.PURGE", {"STATE": Option("state", lowered), **BURIED})
+MOVE = Options("Q.MOVE", {"TO": Option("target", lambda word, value: queue_name(value)), **BURIED})
 LINK = Options(
     "Q.LINK", {"EXPIRE": Option("expire_ms", number), "CAPACITY": Option("capacity", number)}
 )
@@ -108,13 +110,21 @@ PAGE_COUNT = 100
 
 def kick(connection: Connection, request: Request) -> Pending:
     """Q.KICK."""
+    queue, buried = queue_name(request[1]), connection.server.queues.buried
     fields = KICK.parse(request, 2)
+    if "payload" in fields and "task_id" in fields:
+        return Pending(buried.put_again(queue, fields.pop("task_id"), **fields), integer)
     if "task_id" in fields:
         if len(fields) > 1:
-            raise BadArg("Q.KICK takes ID id, which names the task, with no other option.")
-    else:
-        _count_of(fields, "Q.KICK needs COUNT n, ALL or ID id.")
-    return Pending(connection.server.queues.admin.kick(queue_name(request[1]), **fields), integer)
+            raise BadArg(
+                "Q.KICK takes ID id, which names the task, with no other option but PAYLOAD and"
+                " BURIED."
+            )
+        return Pending(buried.kick(queue, ids=[fields["task_id"]]), integer)
+    if fields.keys() & {"payload", "buried_ms"}:
+        raise BadArg("Q.KICK takes PAYLOAD and BURIED with ID id, which names the task.")
+    _count_of(fields, "Q.KICK needs COUNT n, ALL or ID id.")
+    return Pending(buried.kick(queue, **fields), integer)
 
 
 def _count_of(fields: dict[str, Any], missing: str) -> None:
@@ -156,6 +166,8 @@ def peek(connection: Connection, request: Request) -> Pending:
         raise BadArg(
             "Q.PEEK needs an id, or STATE and one of delayed, ready, leased, buried, waiting."
         )
+    if fields.keys() & {"match", "match_in", "where"}:
+        return _search(queues, queue, fields)
     page = queues.admin.page(
         queue,
         fields["state"],
@@ -167,10 +179,24 @@ def peek(connection: Connection, request: Request) -> Pending:
     return Pending(page, encoder.encode)
 
 
+def _search(queues: Queues, queue: str, fields: dict[str, Any]) -> Pending:
+    """Find tasks, answered as a page of them is, and how far it was looked."""
+    glob, place = fields.pop("match", None), fields.pop("match_in", "")
+    if place and glob is None:
+        raise BadArg("Q.PEEK takes IN with MATCH glob.")
+    condition = condition_of(glob, place or "payload", fields.pop("where", None))
+
+    async def found() -> list[Any]:
+        told = await queues.search.find(queue, condition=condition, **fields, marks=True)
+        return [told.pop("tasks"), told.pop("after"), told]
+
+    return Pending(found(), encoder.encode)
+
+
 def reasons(connection: Connection, request: Request) -> Pending:
     """Answer ``Q.REASONS``."""
     queue, stale = queue_name(request[1]), REASONS.parse(request, 2)
-    found = connection.server.queues.admin.reasons(queue, **stale, marks=True)
+    found = connection.server.queues.buried.reasons(queue, **stale, marks=True)
     return Pending(found, encoder.encode)
 
 
@@ -200,11 +226,17 @@ def resume(connection: Connection, request: Request) -> Pending:
 
 def purge(connection: Connection, request: Request) -> Pending:
     """Q.PURGE."""
-    queue = queue_name(request[1])
-    return Pending(
-        connection.server.queues.bulk.purge(queue, PURGE.parse(request, 2).get("state", "")),
-        integer,
-    )
+    queue, queues = queue_name(request[1]), connection.server.queues
+    fields = PURGE.parse(request, 2)
+    state = fields.pop("state", "")
+    if not fields:
+        return Pending(queues.bulk.purge(queue, state), integer)
+    if state != "buried":
+        raise BadArg("Q.PURGE takes COUNT, REASON, REASONIS and AGE with STATE buried alone.")
+    if not fields.keys() & {"count", "all"}:
+        fields["count"] = ALL
+    _count_of(fields, "")
+    return Pending(queues.buried.delete(queue, **fields), integer)
 
 
 def drop(connection: Connection, request: Request) -> Pending:
@@ -231,7 +263,9 @@ def move(connection: Connection, request: Request) -> Pending:
     if "target" not in fields:
         raise BadArg("Q.MOVE needs TO queue.")
     return Pending(
-        connection.server.queues.bulk.move(queue_name(request[1]), fields.pop("target"), **fields),
+        connection.server.queues.buried.move(
+            queue_name(request[1]), fields.pop("target"), **fields
+        ),
         integer,
     )
 
@@ -386,9 +420,10 @@ COMMANDS = (
         3,
         8,
         on(ADMIN, 1),
-        "queue {COUNT n | ALL} [REASON prefix] [AGE ms] | queue ID id",
+        "queue {COUNT n | ALL} [REASON prefix | REASONIS reason] [AGE ms]"
+        " | queue ID id [PAYLOAD bytes [BURIED unix_ms]]",
         group="queue",
-        audited=whole(),
+        audited=but_payloads(),
     ),
     Command(
         "Q.UPDATE",
@@ -413,9 +448,10 @@ COMMANDS = (
         "Q.PEEK",
         peek,
         3,
-        10,
+        16,
         on(TAKE_OR_ADMIN, 1),
-        "queue id [MAXSTALE ms] | queue STATE s [COUNT n] [AFTER cursor] [MAXSTALE ms]",
+        "queue id [MAXSTALE ms] | queue STATE s [MATCH glob [IN payload|id|reason]]"
+        " [WHERE $.path=value] [COUNT n] [AFTER cursor] [MAXSTALE ms]",
         group="queue",
         together=TOGETHER_LONG_MAX,
     ),
@@ -457,7 +493,15 @@ COMMANDS = (
         audited=when(b"SET"),
     ),
     Command(
-        "Q.PURGE", purge, 2, 4, on(ADMIN, 1), "queue [STATE s]", group="queue", audited=whole()
+        "Q.PURGE",
+        purge,
+        2,
+        10,
+        on(ADMIN, 1),
+        "queue [STATE s] | queue STATE buried [COUNT n | ALL] [REASON prefix | REASONIS reason]"
+        " [AGE ms]",
+        group="queue",
+        audited=whole(),
     ),
     Command("Q.DROP", drop, 2, 3, on(ADMIN, 1), "queue [FORCE]", group="queue", audited=whole()),
     Command("Q.DROPTOPIC", drop_topic, 2, 2, on(ADMIN, 1), "topic", group="queue", audited=whole()),
@@ -477,7 +521,7 @@ COMMANDS = (
         5,
         10,
         depends(ADMIN, _move_requires),
-        "queue {COUNT n | ALL} TO queue [REASON prefix] [AGE ms]",
+        "queue {COUNT n | ALL} TO queue [REASON prefix | REASONIS reason] [AGE ms]",
         group="queue",
         audited=whole(),
     ),

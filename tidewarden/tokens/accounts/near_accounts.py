@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tidewarden import errors
-from tidewarden.queue.near_reads import Mark, NearReads
+from tidewarden.queue.reads.near_reads import Mark, NearReads
 
 from .account_store import AccountReading, AccountStore
 
@@ -36,7 +36,7 @@ class NearAccounts:
         return self._reads.age.within(ms)
 
     async def reaches_majority(self) -> bool:
-        """See :meth:`tidewarden.queue.near_reads.NearReads.reaches_majority`."""
+        """See :meth:`tidewarden.queue.reads.near_reads.NearReads.reaches_majority`."""
         return await self._reads.reaches_majority()
 
     async def answered(
@@ -47,7 +47,7 @@ class NearAccounts:
         """
         Have ``read`` ask the primary, or the near copy, whose answers get the given mark.
 
-        See :meth:`tidewarden.queue.near_reads.NearReads.answered`.
+        See :meth:`tidewarden.queue.reads.near_reads.NearReads.answered`.
         """
 
         async def either(mark: Mark | None) -> Answer:

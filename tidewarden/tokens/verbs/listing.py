@@ -12,7 +12,7 @@ from tidewarden import errors
 from tidewarden.clock import in_turns
 from tidewarden.config.load import Provider
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
-from tidewarden.queue.near_reads import ALONE, Mark
+from tidewarden.queue.reads.near_reads import ALONE, Mark
 from tidewarden.queue.task import check_range
 from tidewarden.tokens.accounts import details
 from tidewarden.tokens.accounts.account_record import RefreshTroubles

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
-from tidewarden.queue.near_reads import ALONE
+from tidewarden.queue.reads.near_reads import ALONE
 from tidewarden.tokens.accounts.account_record import AccountRow, RefreshTroubles
 from tidewarden.tokens.accounts.account_store import AccountReading, AccountStore
 from tidewarden.tokens.accounts.cache import Cache

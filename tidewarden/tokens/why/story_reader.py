@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from tidewarden import errors
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider
-from tidewarden.queue.near_reads import ALONE, Mark
+from tidewarden.queue.reads.near_reads import ALONE, Mark
 from tidewarden.tokens.accounts.account_store import AccountStore
 from tidewarden.tokens.accounts.cache import Cache
 from tidewarden.tokens.accounts.near_accounts import NearAccounts

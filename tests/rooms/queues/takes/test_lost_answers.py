@@ -106,7 +106,7 @@ async def a_failure(n: Any) -> Awaitable[Any]:
 async def a_kick(n: Any) -> Awaitable[Any]:
     session, task = await held(n)
     await n.queues.bury(session, "q", "a", task.lease)
-    return n.queues.admin.kick("q", count=1)
+    return n.queues.buried.kick("q", count=1)
 
 
 async def an_update(n: Any) -> Awaitable[Any]:

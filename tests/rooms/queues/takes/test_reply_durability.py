@@ -91,11 +91,11 @@ async def test_every_verb_of_the_queue(one: Seat, pair: Replicas) -> None:
         lambda: queues.admin.delete("q", "b"),
         lambda: queues.admin.delete("q", "nobody"),  # 0
         lambda: queues.ack(session, "q", [("c", 1)]),  # 0
-        lambda: queues.admin.kick("q", count=1),
+        lambda: queues.buried.kick("q", count=1),
         lambda: queues.wait("q", "nobody", 0),
         lambda: queues.admin.pause("q"),
         lambda: queues.admin.resume("q"),
-        lambda: queues.bulk.move("q", "elsewhere", count=1),
+        lambda: queues.buried.move("q", "elsewhere", count=1),
         lambda: queues.bulk.release_all("q"),
         lambda: queues.bulk.purge("q"),
     ]

@@ -76,7 +76,7 @@ async def test_woken_by_release_fail_kick_update_and_replace(node: Any, eventual
     await woken(lambda: n0.queues.release(session, "q", "a", held[0].lease))
     await woken(lambda: n1.queues.fail(session, "q", "a", held[0].lease))
     await n0.queues.bury(session, "q", "a", held[0].lease)
-    await woken(lambda: n0.queues.admin.kick("q", count=1))
+    await woken(lambda: n0.queues.buried.kick("q", count=1))
     await n0.queues.release(session, "q", "a", held[0].lease, delay_ms=10**6)
     await woken(lambda: n0.queues.admin.update("q", "a", Changes(delay_ms=0)))
     await n0.queues.release(session, "q", "a", held[0].lease, delay_ms=10**6)

@@ -30,6 +30,7 @@ Q.TOUCH q id 1                                  | take:q
 Q.BURY q id 1                                   | take:q
 Q.PEEK q id                                     | take:q or admin:q
 Q.PEEK q STATE ready                            | take:q or admin:q
+Q.PEEK q STATE ready MATCH *x* WHERE $.a=1      | take:q or admin:q
 Q.REASONS q                                     | take:q or admin:q
 Q.UPDATE q id PRIORITY 3                        | admin:q
 Q.UPDATE q id PAYLOAD LEASE                     | admin:q
@@ -40,9 +41,11 @@ Q.DELETE q id FORCE                             | admin:q
 Q.DELETE q id LEASE 0                           | admin:q
 Q.DELETE q id lease 7                           | take:q or admin:q
 Q.KICK q COUNT 1                                | admin:q
+Q.KICK q ID id PAYLOAD x                        | admin:q
 Q.PAUSE q                                       | admin:q
 Q.RESUME q                                      | admin:q
 Q.PURGE q                                       | admin:q
+Q.PURGE q STATE buried REASONIS TO              | admin:q
 Q.RELEASEALL q                                  | admin:q
 Q.RELEASEALL q HOLDER n0.1                      | admin:q
 Q.HOLDERS q                                     | admin:q

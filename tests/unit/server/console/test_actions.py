@@ -22,6 +22,15 @@ DRAWS = {
         export const ask = async () => globalThis.chosen;
         export const act = async (work, done) => { await work(); return true; };
         export const toldOf = (error) => String(error);
+        export const tell = () => null;
+        export const inPieces = async (piece, text) => {
+          let [all, left] = [0, 1];
+          while (left) {
+            const { done, left: rest } = await piece();
+            [all, left] = [all + done, done && rest];
+          }
+          return text(all, left);
+        };
     """,
     "dom.js": "export const h = () => null; export const show = () => null;",
 }
@@ -68,6 +77,26 @@ CHOICES: tuple[tuple[str, dict[str, str], list[Any]], ...] = (
         "moveMany(queue)",
         {"to": "d", "reason": "", "count": ""},
         ["POST", f"{QUEUE}/buried/move", {"to": "d", "all": True}],
+    ),
+    (
+        "kickMany(queue, {reason: ''})",
+        {},
+        ["POST", f"{QUEUE}/buried/kick", {"all": True, "reason": ""}],
+    ),
+    (
+        "deleteMany(queue, {reason: 'cut \\ufffd'})",
+        {},
+        ["POST", f"{QUEUE}/buried/delete", {"all": True, "reason_prefix": "cut "}],
+    ),
+    (
+        "moveMany(queue, {ids: ['a', 'b']})",
+        {"to": "d"},
+        ["POST", f"{QUEUE}/buried/move", {"to": "d", "ids": ["a", "b"]}],
+    ),
+    (
+        "editTask(queue, {id: 'x', payload: 'old', buried_ms: 7})",
+        {"payload": " new "},
+        ["POST", f"{QUEUE}/buried/kick", {"id": "x", "payload": " new ", "buried_ms": 7}],
     ),
     (
         "changeSetting(queue, {capacity: 5})",
@@ -143,6 +172,24 @@ def test_a_user_is_shown_what_the_rights_allow(tmp_path: Path) -> None:
         """,
     )
     assert told == [False, True, False, False, True, True, False, False, False]
+
+
+@needs_node
+def test_what_one_request_left_the_next_ones_do(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+        const actions = await import("./pages/queue_actions.js");
+        answers.push('{"kicked": 3, "left": 90}', '{"kicked": 2, "left": 88}');
+        globalThis.chosen = { reason: "", count: "5" };
+        await actions.kickMany("q");
+        answers.push('{"deleted": 3, "left": 2}', '{"deleted": 2, "left": 0}');
+        await actions.deleteMany("q", { reason: "no" });
+        tell(sent.map((one) => one[2]));
+        """,
+    )
+    of_reason = {"all": True, "reason": "no"}
+    assert told == [{"count": 5}, {"count": 2}, of_reason, of_reason]
 
 
 @needs_node

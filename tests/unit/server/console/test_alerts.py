@@ -52,6 +52,7 @@ def figures(**changes: Any) -> AlertFigures:
         "unreadable": 0,
         "leader": "n0",
         "silent": {},
+        "buried": {},
     }
     return AlertFigures(**{**seen, **changes})
 

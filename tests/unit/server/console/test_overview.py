@@ -10,10 +10,12 @@ from support.doors.doubles import Door
 from support.doors.http_site import FixedNode
 from support.manual_clock import ManualClock
 
-from tidewarden.config.rights import ALL
+from tidewarden.config.rights import ALL, Rights
+from tidewarden.errors import NotFound
 from tidewarden.node.status import Status
+from tidewarden.server.console.history import STEP_S
 from tidewarden.server.console.overview import ACTION, ACTIONS, AGE_S, OverviewPage
-from tidewarden.server.console.recorder import NAMES_MAX, TOKENS_S, FigureRecorder
+from tidewarden.server.console.recorder import NAMES_MAX, NAMES_S, TOKENS_S, FigureRecorder
 
 
 async def test_each_warning_is_one_problem_that_lasts_however_it_is_written(
@@ -62,6 +64,43 @@ async def test_providers_that_are_gone_leave_their_place_to_others() -> None:
         await recorder.turn()
         await clock.advance(TOKENS_S)
     assert set(recorder.accounts) == {"shop"}
+
+
+async def test_buried_tasks_of_queues_beyond_those_that_are_kept_are_no_health() -> None:
+    """They are counted in turn, named by an alert, and told of whom may see their queue."""
+    door, clock, node = Door(), ManualClock(), FixedNode()
+    buried = {f"q{number:03}": 700 * (number == 170) for number in range(180)}
+    buried["_tokens:x"] = 0
+
+    async def stats(name: str, *, marks: bool) -> dict[str, Any]:
+        if name not in buried:
+            raise NotFound(name)
+        row = dict.fromkeys(("ready", "delayed", "leased", "waiting"), 0)
+        return {**row, "buried": buried[name], "oldest_ready_deadline_ms": -1}
+
+    async def names() -> list[str]:
+        return list(buried)
+
+    queues: Any = SimpleNamespace(admin=SimpleNamespace(names=names, stats=stats))
+    recorder = FigureRecorder("n0", clock, node, door.server.stats, queues, None)
+    page = OverviewPage("t", node, recorder, clock)
+    await recorder.turn()
+    first = await page.of(ALL)
+    assert first.queues.counted < first.queues.buried_of < first.queues.queues == 180
+    for _ in range(4):
+        await clock.advance(STEP_S)
+        await recorder.turn()
+    found = await page.of(ALL)
+    assert (found.queues.buried, found.queues.buried_of, found.healthy) == (700, 180, False)
+    (alert,) = found.alerts
+    assert (alert.queue, alert.summary) == ("q170", "700 tasks of q170 are buried.")
+    narrow = await page.of(Rights(("stats:q00*",)))
+    assert (narrow.queues.buried, narrow.queues.buried_of, narrow.healthy) == (0, 10, True)
+    del buried["q170"]
+    await clock.advance(NAMES_S)
+    await recorder.turn()
+    found = await page.of(ALL)
+    assert (found.queues.buried, found.queues.buried_of, found.healthy) == (0, 179, True)
 
 
 def test_what_to_do_about_warnings_is_known_by_their_names() -> None:

@@ -50,3 +50,18 @@ def test_what_was_asked_for_stays_for_an_hour() -> None:
     assert kept_of_queues(subject)[2] == 0
     subject.names(["other"])
     assert subject.chosen(3700.0) == ["other"]
+
+
+def test_the_others_come_in_turn_without_those_that_are_kept() -> None:
+    subject = QueueChoice()
+    subject.names(["a", "b", "_tokens:x"])
+    assert subject.others(10) == []
+    names = ["_tokens:x", *(f"q{number:04}" for number in range(1000))]
+    subject.names(names)
+    kept = set(subject.chosen(0.0))
+    seen = [name for _ in range(20) for name in subject.others(100)]
+    assert set(seen) == set(names) - kept - {"_tokens:x"}
+    assert len(subject.others(100)) <= 100 + QUEUES_MAX
+    assert [subject.is_other(name) for name in ("_tokens:x", seen[0], "none", min(kept))] == [
+        False, True, False, False,
+    ]  # fmt: skip

@@ -373,6 +373,7 @@ ROUTES = {
             "check",
             "buried/kick",
             "buried/move",
+            "buried/delete",
         )
     },
     "DELETE /v1/queues/{queue}": "admin",

@@ -8,6 +8,7 @@ import hiredis
 import pytest
 from support.doors import doubles
 
+from tidewarden.queue.reads.condition import Condition, condition_of
 from tidewarden.queue.task import Changes, TaskSpec
 
 
@@ -50,8 +51,20 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.FAIL mail a 5 DELAY 0", ("fail", "mail", "a", 5, 0, "")),
         ("Q.BURY mail a 5 REASON why", ("bury", "mail", "a", 5, "why")),
         ("Q.TOUCH mail a 5 LEASE 6", ("touch", "mail", "a", 5, 6)),
-        ("Q.KICK mail COUNT 5 REASON no", ("kick", "mail", 5, "", "no")),
-        ("Q.KICK mail ID a", ("kick", "mail", 0, "a", "")),
+        (
+            "Q.KICK mail COUNT 5 REASON no",
+            ("kick", "mail", ("count", 5), ("reason_prefix", "no")),
+        ),
+        (
+            ("Q.KICK", "mail", "ALL", "REASONIS", ""),
+            ("kick", "mail", ("reason", ""), ("count", 2**31)),
+        ),
+        ("Q.KICK mail ID a", ("kick", "mail", ("ids", ["a"]))),
+        ("Q.KICK mail ID a PAYLOAD x", ("put_again", "mail", "a", b"x", 0)),
+        (
+            ("Q.KICK", "mail", "PAYLOAD", b"\xff", "BURIED", "5", "ID", "a"),
+            ("put_again", "mail", "a", b"\xff", 5),
+        ),
         (
             "Q.UPDATE mail a PAYLOAD y PRIORITY 3 LEASE 4",
             ("update", "mail", "a", Changes(b"y", priority=3, lease=4)),
@@ -63,6 +76,14 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.PEEK mail a maxstale 300", ("peek", "mail", "a", 300)),
         ("Q.PEEK mail STATE Ready COUNT 5 AFTER c", ("page", "mail", "ready", 5, "c")),
         ("Q.PEEK mail STATE Ready MAXSTALE 7", ("page", "mail", "ready", 100, "", 7)),
+        (
+            "Q.PEEK mail STATE buried MATCH *a* COUNT 5 AFTER c",
+            ("find", "mail", "buried", Condition("*a*"), ("count", 5), ("after", "c")),
+        ),
+        (
+            ("Q.PEEK", "mail", "STATE", "ready", "where", "$.a[0]=x", "match", "ä", "in", "ID"),
+            ("find", "mail", "ready", condition_of("ä", "id", "$.a[0]=x")),
+        ),
         ("Q.REASONS mail", ("reasons", "mail")),
         ("Q.REASONS mail MAXSTALE 7", ("reasons", "mail", 7)),
         ("Q.PAUSE mail", ("pause", "mail", None)),
@@ -73,6 +94,14 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.CHECK _tokens:p", ("check", "_tokens:p", False)),
         ("Q.PURGE mail", ("purge", "mail", "")),
         ("Q.PURGE mail STATE Buried", ("purge", "mail", "buried")),
+        (
+            "Q.PURGE mail STATE Buried REASONIS no",
+            ("delete buried", "mail", ("reason", "no"), ("count", 2**31)),
+        ),
+        (
+            "Q.PURGE mail COUNT 5 AGE 7 STATE Buried",
+            ("delete buried", "mail", ("count", 5), ("age_ms", 7)),
+        ),
         ("Q.RELEASEALL mail", ("release_all", "mail")),
         ("Q.RELEASEALL mail HOLDER n0.1", ("release_all", "mail", "n0.1")),
         ("Q.RELEASEALL mail session x", ("release_all", "mail", "x")),
@@ -84,7 +113,7 @@ async def ask(door: Any, *requests: str | tuple[str | bytes, ...]) -> list[Any]:
         ("Q.DROP mail", ("drop", "mail", False)),
         ("Q.DROP mail force", ("drop", "mail", True)),
         ("Q.DROPTOPIC events", ("drop_topic", "events")),
-        ("Q.MOVE dead COUNT 5 TO mail", ("move", "dead", "mail", 5)),
+        ("Q.MOVE dead COUNT 5 TO mail", ("move", "dead", "mail", ("count", 5))),
         (
             "Q.CONFIG mail SET shards 4 order edf",
             ("configure", "mail", {"shards": "4", "order": "edf"}),
@@ -116,6 +145,15 @@ async def test_what_reaches_the_queue(request_: str, call: tuple[Any, ...]) -> N
             "Q.KICK takes ID id, which names the task, with no other option",
         ),
         ("Q.KICK mail COUNT 1 ALL", "ALL excludes COUNT"),
+        ("Q.KICK mail COUNT 1 PAYLOAD x", "Q.KICK takes PAYLOAD and BURIED with ID id"),
+        ("Q.KICK mail ALL REASON a REASONIS b", "REASONIS excludes REASON"),
+        ("Q.PURGE mail REASON x", "Q.PURGE takes COUNT, REASON, REASONIS and AGE with STATE"),
+        ("Q.PEEK mail STATE ready IN id", "Q.PEEK takes IN with MATCH glob"),
+        (
+            "Q.PEEK mail STATE ready MATCH a IN lane",
+            "IN is 'lane'; allowed are payload, id, reason",
+        ),
+        ("Q.PEEK mail STATE ready WHERE a=1", "WHERE is 'a=1'; allowed is $, then .name"),
         ("Q.UPDATE mail a LEASE 5", "Q.UPDATE needs something to change"),
         ("Q.DELETE mail a LEASE 5 FORCE", "Q.DELETE"),
         ("Q.PEEK mail COUNT 5", "Q.PEEK needs an id, or STATE"),
@@ -166,7 +204,9 @@ async def test_topics_filters_and_sizes() -> None:
         ]  # fmt: skip
         assert door.queues.calls == [
             ("link", "events", "mail"), ("unlink", "events", "mail"),
-            ("kick", "dead", 2**31, "", "http", 5000), ("kick", "dead", 2, "", "", 1), ("move", "dead", "mail", 2**31, "x", 7),
+            ("kick", "dead", ("reason_prefix", "http"), ("age_ms", 5000), ("count", 2**31)),
+            ("kick", "dead", ("count", 2), ("age_ms", 1)),
+            ("move", "dead", "mail", ("age_ms", 7), ("reason_prefix", "x"), ("count", 2**31)),
         ]  # fmt: skip
 
 

@@ -192,16 +192,20 @@ local function outlived(id, r)
   bury(id, r, 'expired')
 end
 
--- Buried tasks from a rank on, at most `most` ids: buried by `till`, with a reason that begins with
--- `prefix`. How many entries were looked at comes second; whether there are more behind them,
--- third.
-local function buried_page(from, most, prefix, till)
+-- Buried tasks from a rank on, at most `most` ids: buried by `till`, for a reason that begins with
+-- `prefix`, or is it (`exact`). How many entries were looked at comes second; whether there are
+-- more behind them, third.
+local function buried_page(from, most, prefix, till, exact)
   local page, ids, seen = redis.call('ZRANGE', key('buried'), from, from + 999, 'WITHSCORES'), {}, 0
   for i = 1, #page, 2 do
     if tonumber(page[i + 1]) > till then return ids, seen, false end
     if #ids == most then return ids, seen, true end
-    local r = prefix ~= '' and tries_get(page[i])
-    if prefix == '' or r and string.sub(r.reason, 1, #prefix) == prefix then
+    local r, unreadable
+    if exact or prefix ~= '' then
+      r, unreadable = tries_get(page[i])
+    end
+    local reason = r and r.reason or unreadable and 'unreadable' or ''
+    if reason == prefix or not exact and string.sub(reason, 1, #prefix) == prefix then
       ids[#ids + 1] = page[i]
     end
     seen = seen + 1

@@ -14,7 +14,8 @@ let fields_made = 0;
  * @param {boolean} [question.danger] it cannot be undone
  * @param {string} [question.typed] what must be typed first, so that no slip of a finger does it
  * @param {{name: string, label: string, value?: any, type?: string, options?: any[],
- *   required?: boolean, min?: number, hint?: string}[]} [question.fields]
+ *   required?: boolean, min?: number, hint?: string}[]} [question.fields] the type `area` is for
+ *   long texts, whose blanks count
  * @returns {Promise<Object<string, string>|null>} the fields' values, or null if it was cancelled
  */
 export function ask({ title, text, verb, danger = false, typed = "", fields = [] }) {
@@ -43,7 +44,8 @@ export function ask({ title, text, verb, danger = false, typed = "", fields = []
   );
   return new Promise((done) => {
     box.addEventListener("close", () => {
-      const values = Object.fromEntries(inputs.map((one) => [one.name, one.input.value.trim()]));
+      const values = Object.fromEntries(inputs.map(({ name, input, exact }) =>
+        [name, exact ? input.value : input.value.trim()]));
       const answer = box.returnValue === "yes" ? values : null;
       box.remove();
       if (opener?.isConnected) opener.focus();
@@ -59,8 +61,10 @@ function field({ name, label, value = "", type = "text", options, required, min,
   const id = `field-${++fields_made}`;
   const hintId = hint ? `${id}-hint` : null;
   const given = { id, name, required, "aria-describedby": hintId };
+  const exact = type === "area";
   const input = options
     ? h("select", given, options.map((one) => h("option", { value: one }, one)))
+    : exact ? h("textarea", { ...given, rows: 14, cols: 70, spellcheck: "false" })
     : h("input", { ...given, type, min, autocomplete: "off", spellcheck: "false" });
   input.value = value;
   const element = h(
@@ -70,7 +74,7 @@ function field({ name, label, value = "", type = "text", options, required, min,
     input,
     hint ? h("small", { id: hintId }, hint) : null,
   );
-  return { name, input, element };
+  return { name, input, element, exact };
 }
 
 /** Says something for a few seconds, also to those who hear the page. */
@@ -82,6 +86,35 @@ export function tell(text, wrong = false) {
   place.append(note);
   while (place.children.length > 3) place.firstChild.remove();
   setTimeout(() => note.remove(), wrong ? 30_000 : 6000);
+}
+
+/**
+ * Does something long piece by piece, and tells how far it has come; a button stops it.
+ * @param {() => Promise<{done: number, left: number}>} piece
+ * @param {(done: number, left: number) => string} text
+ */
+export async function inPieces(piece, text) {
+  const place = document.getElementById("told");
+  const said = h("span");
+  let stopped = false;
+  const stop = h("button", { type: "button", class: "plain",
+    on: { click: () => (stopped = true) } }, "Stop");
+  const note = h("p", { class: "note" }, said, " ", stop);
+  let all = 0;
+  try {
+    for (;;) {
+      const { done, left } = await piece();
+      all += done;
+      if (stopped || !done || !left) return text(all, left);
+      said.textContent = text(all, left);
+      if (!note.isConnected) place.append(note);
+    }
+  } catch (error) {
+    if (all) error.message = `${text(all, 0)} Then: ${error.message}`;
+    throw error;
+  } finally {
+    note.remove();
+  }
 }
 
 /**

@@ -3,7 +3,7 @@
 import { connection } from "./api.js";
 import { act } from "./dialog.js";
 import { h, show } from "./dom.js";
-import { absolute, clockTime, duration, inUtc, setUtc, zoneName } from "./format.js";
+import { absolute, clockTime, duration, inUtc, number, setUtc, zoneName } from "./format.js";
 import { link } from "./router.js";
 import { logout, may, mayAll, whoami } from "./session.js";
 
@@ -59,8 +59,9 @@ export function showHealth(found) {
   known = found.nodes.filter((node) => node.name !== own && consoleOf(node))
     .sort((one, other) => (other.state === "up") - (one.state === "up"));
   const wrong = found.problems.length + found.alerts.length;
+  const buried = found.queues?.buried ? `, ${number(found.queues.buried)} buried` : "";
   return show(place("health"), h("a", { href: "#/", class: gradeOf(found) },
-    found.healthy ? "Healthy" : `${wrong || ""} wrong`.trim()));
+    found.healthy ? `Healthy${buried}` : `${wrong || ""} wrong`.trim()));
 }
 
 function gradeOf({ healthy, problems, alerts }) {

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
+from tidewarden.clock import in_turns
 from tidewarden.errors import (
     BadArg,
     Draining,
@@ -24,6 +25,7 @@ from tidewarden.errors import (
     TooBig,
 )
 from tidewarden.queue import Queues
+from tidewarden.queue.reads.condition import condition_of
 from tidewarden.queue.task import Taken
 from tidewarden.server.http.caller import (
     SessionHeader,
@@ -46,6 +48,7 @@ from tidewarden.server.http.task_fields import (
     Ms,
     PutTask,
     SeenTask,
+    StaleMs,
     TakenTask,
     TaskId,
     TaskOptions,
@@ -191,10 +194,40 @@ class PeekOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PageOptions(PeekOptions, forbid_unknown_fields=True, kw_only=True):
-    """Says which page; ``after``: where the one before ended."""
+    """
+    Says which page; ``after``: where the one before ended.
+
+    With ``match`` or ``where`` those tasks alone are on it that fit.
+    """
 
     count: Count = 100
     after: str = ""
+    payloads: Annotated[bool, Meta(description="Whether the tasks come with their payloads.")] = (
+        True
+    )
+    match: (
+        Annotated[
+            str,
+            Meta(
+                description="A glob, whose * stands for any run of characters.",
+                examples=["*@example.org*"],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    match_in: Annotated[
+        Literal["payload", "id", "reason"], Meta(description="What has to match.")
+    ] = "payload"
+    where: (
+        Annotated[
+            str,
+            Meta(
+                description="A path of the payload, which is JSON, and what stands there.",
+                examples=["$.to[0].name=ada"],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class StateOptions(PageOptions, forbid_unknown_fields=True, kw_only=True):
@@ -204,10 +237,18 @@ class StateOptions(PageOptions, forbid_unknown_fields=True, kw_only=True):
 
 
 class TaskPage(msgspec.Struct):
-    """Lists tasks in one state, in its order; ``after`` is empty at the end."""
+    """
+    Lists tasks in one state, in its order; ``after`` is empty at the end.
+
+    A search says at how many it ``looked``, and how many of these were ``unread``, because they are
+    too long for ``where``.
+    """
 
     tasks: list[SeenTask]
     after: str
+    looked: int | UnsetType = UNSET
+    unread: int | UnsetType = UNSET
+    stale_ms: StaleMs | UnsetType = UNSET
 
 
 class LeaseOption(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -474,11 +515,26 @@ class TaskRoutes:
 
 
 async def page_of(queues: Queues, queue: str, asked: PageOptions, state: str) -> TaskPage:
-    """Return a page of the tasks in one state. Raises: BadArg."""
-    found, after = await queues.admin.page(
-        queue, state, asked.count, asked.after, asked.max_stale_ms, marks=True
-    )
-    return TaskPage([seen(one) for one in found], after)
+    """Return a page of the tasks in one state, or of those that fit. Raises: BadArg."""
+    where = (queue, state, asked.count, asked.after, asked.max_stale_ms)
+    told: dict[str, Any]
+    if asked.match is UNSET and asked.where is UNSET:
+        found, after = await queues.admin.page(*where, marks=True, payloads=asked.payloads)
+        told = {"after": after}
+    else:
+        condition = condition_of(
+            None if asked.match is UNSET else asked.match,
+            asked.match_in,
+            None if asked.where is UNSET else asked.where,
+        )
+        told = await queues.search.find(*where, condition=condition, marks=True)
+        found = told.pop("tasks")
+    # Written one by one: payloads may have many mebibytes.
+    tasks: list[Any] = [
+        msgspec.Raw(msgspec.json.encode(seen(one, payload=asked.payloads)))
+        async for one in in_turns(found, 1)
+    ]
+    return TaskPage(tasks, **told)
 
 
 def _as_json(tasks: Sequence[Taken]) -> web.Response:

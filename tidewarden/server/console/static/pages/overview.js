@@ -61,11 +61,20 @@ function sentence(overview) {
     && wrong.length ? "warn" : "ill";
   return h("section", { class: `sentence ${grade}`, "aria-label": "Health" },
     h("p", { class: "big" }, h("span", { class: "sign", "aria-hidden": "true" },
-      healthy ? "✓" : "!"), healthy ? "Healthy." : wrong[0]?.[0] ?? "Not healthy."),
+      healthy ? "✓" : "!"), healthy ? healthyText(overview.queues) : wrong[0]?.[0]
+      ?? "Not healthy."),
     wrong.length > 1 ? h("p", { class: "more" }, h("b", {},
       `And ${counted(wrong.length - 1, "thing")} more; what can be done is below.`)) : null,
     h("p", {}, `${overview.cluster ? `${overview.cluster}: ` : ""}`
       + `${counted(nodes.length, "node")}, ${up} up; ${said.join("; ")}.`));
+}
+
+/** How many tasks are buried belongs to it, and of how many queues that is known. */
+function healthyText({ queues, buried_of: known, buried }) {
+  const tasks = buried ? `Healthy, but ${counted(buried, "task")} are buried.` : "Healthy.";
+  return known < queues
+    ? `${tasks} Buried tasks of ${number(known)} of ${counted(queues, "queue")} are counted so far.`
+    : tasks;
 }
 
 function problems(found) {

@@ -8,6 +8,10 @@ const HEX_MAX = 1024;
 const LINE = 16;
 const CONTROL = /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]/;
 
+/** Whether a browser's field keeps a payload as it is: text, whose lines end as there. */
+export const isEditable = (text) =>
+  typeof text === "string" && !CONTROL.test(text) && !text.includes("\r");
+
 /**
  * Makes the element.
  * @param {string|undefined} text the payload, if it is UTF-8

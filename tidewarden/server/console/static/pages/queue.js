@@ -1,27 +1,35 @@
 /** One queue: how it is, the last hour, its tasks by state, its settings, what can be done. */
 
-import { get, getIf, path, query as queryOf } from "../api.js";
+import { Refused, get, getIf, path, query as queryOf } from "../api.js";
+import { toldOf } from "../dialog.js";
 import { h } from "../dom.js";
 import { counted, duration, number, time } from "../format.js";
 import { plot } from "../plot.js";
 import { change, go, link } from "../router.js";
 import { may } from "../session.js";
 import { facts, table } from "../table.js";
+import { buriedTable, reasonSection } from "./buried.js";
 import { figures } from "./history.js";
 import * as actions from "./queue_actions.js";
 import { lateBy } from "./queues.js";
-import { historyOf } from "./task.js";
+import { toolbar } from "./toolbar.js";
 
 const STATES = ["ready", "delayed", "leased", "buried", "waiting"];
 const PAGE = 50;
 const HISTORY_EVERY_MS = 10_000;
+const SEARCH_MS = 2000;
+/** What is searched for, as the address says it. */
+const FIELDS = ["find", "in", "where"];
 
-/** Makes the page of a queue; the address selects a state and a page of tasks. */
+/** Makes the page of a queue; the address selects a state, a page of tasks, and a search. */
 export function queuePage(queue, query) {
   const state = STATES.includes(query.get("state")) ? query.get("state") : "";
   const after = query.get("after") ?? "";
+  const asked = Object.fromEntries(FIELDS.map((name) => [name, query.get(name) ?? ""]));
   const of = path`/v1/queues/${queue}`;
   let [history, asked_ms] = [null, 0];
+  // A search is work for the store: it is done once, and anew when something was changed.
+  let searched = null;
   return {
     title: queue,
     every_ms: 3000,
@@ -32,23 +40,30 @@ export function queuePage(queue, query) {
         asked_ms = Date.now();
       }
       const shown = state || (stats.buried ? "buried" : "ready");
-      const tasks = may(["take", "admin"], queue)
-        ? await getIf(`${of}/tasks${queryOf({ state: shown, count: PAGE, after })}`, signal)
-        : null;
+      const page = { state: shown, count: PAGE, after, payloads: false };
+      const tasks = !may(["take", "admin"], queue) ? null
+        : asked.find || asked.where ? (searched ??= await search(of, page, asked, signal))
+        : await getIf(`${of}/tasks${queryOf(page)}`, signal);
       const reasons = tasks && shown === "buried"
         ? await getIf(`${of}/buried/reasons`, signal) : null;
       return { stats, settings, history, tasks, shown, reasons };
     },
-    view: ({ stats, settings: set, history: past, tasks, shown, reasons }, again) => [
-      h("p", {}, h("a", { href: link(["queues"]) }, "All queues")),
-      health(stats),
-      buttons(queue, stats, again),
-      past ? h("section", {}, h("h2", {}, "The last hour"),
-        h("div", { class: "plots" }, figures(past).map(plot))) : null,
-      reasons?.reasons.length ? reasonSection(queue, reasons, again) : null,
-      taskSection(queue, stats, tasks, shown, after, again),
-      settingsOf(queue, set, again),
-    ],
+    view({ stats, settings: set, history: past, tasks, shown, reasons }, ask) {
+      const again = () => {
+        searched = null;
+        ask();
+      };
+      return [
+        h("p", {}, h("a", { href: link(["queues"]) }, "All queues")),
+        health(stats),
+        buttons(queue, stats, again),
+        past ? h("section", {}, h("h2", {}, "The last hour"),
+          h("div", { class: "plots" }, figures(past).map(plot))) : null,
+        reasons?.reasons.length ? reasonSection(queue, reasons, again) : null,
+        taskSection(queue, stats, tasks, { shown, after, asked }, again),
+        settingsOf(queue, set, again),
+      ];
+    },
     without: () => h("p", {}, h("a", { href: link(["queues"]) }, "All queues")),
   };
 }
@@ -90,33 +105,55 @@ function buttons(queue, stats, again) {
       : button("Pause …", () => actions.pause(queue)),
     stats.buried ? button("Kick buried …", () => actions.kickMany(queue)) : null,
     stats.buried ? button("Move buried …", () => actions.moveMany(queue)) : null,
+    stats.buried ? button("Delete buried …", () => actions.deleteMany(queue), true) : null,
     button("Purge …", () => actions.purge(queue, stats), true),
     button("Drop …", () => actions.drop(queue, stats), true, () => go(["queues"])));
 }
 
-function reasonSection(queue, found, again) {
-  const button = (text, work) => h("button", { type: "button",
-    on: { click: async () => (await work()) && again() } }, text);
-  return h("section", { "data-key": "reasons" }, h("h2", {}, "Why tasks are buried"),
-    table("Reasons", [
-      { title: "Tasks", number: true, cell: (row) => number(row.tasks) },
-      { title: "Reason", cell: (row) => row.reason || "–" },
-      { title: "First", cell: (row) => time(row.first_ms) },
-      { title: "Last", cell: (row) => time(row.last_ms) },
-      { title: "For example", cell: (row) =>
-        h("a", { href: link(["queues", queue, "tasks", row.example]) }, row.example) },
-      { title: "All of these", cell: (row) => (actions.mayAdmin(queue) && row.reason
-        ? h("span", { class: "row" },
-          button("Kick …", () => actions.kickMany(queue, row.reason)),
-          button("Move …", () => actions.moveMany(queue, row.reason))) : null) },
-    ], found.reasons, { key: (row) => row.reason }),
-    found.others ? h("p", { class: "quiet" },
-      `${counted(found.others, "task")} of further reasons.`) : null,
-    found.more ? h("p", { class: "quiet" },
-      `The ${number(found.tasks)} tasks that were buried first.`) : null);
+/** Finds tasks that fit: as many as a page has, or what is found within two seconds. */
+async function search(of, page, asked, signal) {
+  const glob = asked.find.includes("*") ? asked.find : `*${asked.find}*`;
+  const wanted = { ...(asked.find ? { match: glob, match_in: asked.in } : {}), where: asked.where };
+  const found = { tasks: [], after: page.after, looked: 0, unread: 0 };
+  const until = Date.now() + SEARCH_MS;
+  try {
+    do {
+      const rest = { ...page, count: PAGE - found.tasks.length, after: found.after, ...wanted };
+      const some = await getIf(`${of}/tasks${queryOf(rest)}`, signal);
+      if (!some) return null;
+      found.tasks.push(...some.tasks);
+      found.looked += some.looked;
+      found.unread += some.unread;
+      found.after = some.after;
+    } while (found.after && found.tasks.length < PAGE && Date.now() < until);
+  } catch (error) {
+    if (!(error instanceof Refused) || error.word !== "BADARG") throw error;
+    return { ...found, after: "", wrong: toldOf(error) };
+  }
+  return found;
 }
 
-function taskSection(queue, stats, tasks, shown, after, again) {
+function searchTools({ shown, asked }) {
+  return toolbar([
+    { name: "find", label: "Search", value: asked.find },
+    { name: "in", label: "In", value: asked.in || "payload",
+      options: ["payload", "id", "reason"] },
+    { name: "where", label: "With a value, as $.user.id=42", value: asked.where },
+  ], (values) => change({ ...values, state: shown, after: "" }));
+}
+
+/** How far a search has looked. */
+function told({ tasks, looked, unread, after, wrong }) {
+  if (looked === undefined) return null;
+  if (wrong) return h("p", { class: "note wrong", role: "alert" }, wrong);
+  return h("p", { class: "quiet", role: "status" },
+    `${counted(tasks.length, "task")} of the ${number(looked)} that were looked at fit.`
+    + (unread ? ` ${counted(unread, "payload")} of more than 64 KiB were not read as JSON.` : "")
+    + (after ? " There are more to look at." : ""));
+}
+
+function taskSection(queue, stats, tasks, view, again) {
+  const { shown, after, asked } = view;
   if (!tasks) {
     return h("p", { class: "quiet" }, "To see its tasks takes the right take or admin to it.");
   }
@@ -126,12 +163,14 @@ function taskSection(queue, stats, tasks, shown, after, again) {
       STATES.map((state) => h("button", { type: "button", "aria-pressed": String(state === shown),
         on: { click: () => select(state) } }, `${state} ${number(stats[state] ?? 0)}`)),
       finder(queue)),
+    searchTools(view),
+    told(tasks),
     shown === "buried" ? buriedTable(queue, tasks.tasks, again) : taskTable(queue, tasks.tasks),
     h("div", { class: "actions" },
-      after ? h("a", { class: "button", href: link(["queues", queue], { state: shown }) },
+      after ? h("a", { class: "button", href: link(["queues", queue], { state: shown, ...asked }) },
         "First page") : null,
       tasks.after ? h("a", { class: "button", href: link(["queues", queue],
-        { state: shown, after: tasks.after }) }, "Next page") : null));
+        { state: shown, ...asked, after: tasks.after }) }, "Next page") : null));
 }
 
 function finder(queue) {
@@ -140,7 +179,7 @@ function finder(queue) {
     const id = event.target.elements.id.value.trim();
     if (id) go(["queues", queue, "tasks", id]);
   };
-  return h("form", { class: "row", role: "search", on: { submit } },
+  return h("form", { class: "row", on: { submit } },
     h("label", { for: "find-id" }, "Task by id"),
     h("input", { id: "find-id", name: "id", type: "search", autocomplete: "off" }),
     h("button", {}, "Show"));
@@ -159,24 +198,6 @@ function taskTable(queue, tasks) {
     { title: "Lease ends", cell: (task) => time(task.lease_end_ms) },
     { title: "Node", cell: (task) => task.node || "–" },
     { title: "Last reason", cell: (task) => task.reason || "–" },
-  ], tasks, { key: (task) => task.id });
-}
-
-function buriedTable(queue, tasks, again) {
-  const button = (text, work) => h("button", { type: "button",
-    on: { click: async () => (await work()) && again() } }, text);
-  return table("Buried tasks", [
-    { title: "Task", cell: taskLink(queue) },
-    { title: "Buried", cell: (task) => time(task.buried_ms) },
-    { title: "Reason", cell: (task) => task.reason || "–" },
-    { title: "Attempts", number: true, cell: (task) => number(task.attempts) },
-    { title: "Losses", number: true, cell: (task) => number(task.losses) },
-    { title: "History", cell: (task) => (task.history?.length
-      ? h("details", {}, h("summary", {}, counted(task.history.length, "bad end")),
-        historyOf(task.history)) : "–") },
-    { title: "What can be done", cell: (task) => h("span", { class: "row" },
-      actions.mayAdmin(queue) ? button("Kick", () => actions.kickOne(queue, task.id)) : null,
-      button("Delete …", () => actions.deleteTask(queue, task.id, "buried"))) },
   ], tasks, { key: (task) => task.id });
 }
 

@@ -1,15 +1,14 @@
 /** What can be done to a queue and its tasks, each asked for in a dialog and told when done. */
 
 import { patch, path, post, query, remove } from "../api.js";
-import { act, ask } from "../dialog.js";
+import { act, ask, inPieces } from "../dialog.js";
 import { h } from "../dom.js";
 import { counted, number } from "../format.js";
 import { may } from "../session.js";
 
 const code = (text) => h("code", {}, text);
-const selection = (reason) => [
-  { name: "reason", label: "Only those whose reason begins with", value: reason,
-    hint: "Empty: any reason." },
+const SELECTION = [
+  { name: "reason", label: "Only those whose reason begins with", hint: "Empty: any reason." },
   { name: "count", label: "At most how many", type: "number", min: 1, hint: "Empty: all." },
 ];
 const selected = ({ reason, count }) => ({
@@ -89,38 +88,93 @@ export async function drop(queue, counts) {
     (told) => `${queue} is dropped, with ${counted(told.dropped, "task")}.`);
 }
 
-/** Makes buried tasks ready; those of one reason, where that is given. */
-export async function kickMany(queue, reason = "") {
-  const answer = await ask({
-    title: "Make buried tasks ready?",
-    text: ["Their attempts, losses and history start afresh, and takers of ", code(queue),
-      " get them again, those buried longest first."],
-    verb: "Kick",
-    fields: selection(reason),
-  });
+/**
+ * Asks which buried tasks, and deals with them in as many requests as it takes.
+ *
+ * `chosen` is a reason, or the ids of some tasks; neither: the dialog has fields for it.
+ */
+async function deal(queue, verb, done, { chosen, question, body = () => ({}), told }) {
+  const open = !chosen;
+  const answer = await ask({ ...question,
+    fields: [...(question.fields ?? []), ...(open ? SELECTION : [])] });
   if (!answer) return false;
-  return act(() => post(path`/v1/queues/${queue}/buried/kick`, selected(answer)),
-    (told) => `Made ready: ${number(told.kicked)}.`);
+  const some = open ? selected(answer) : chosen.ids ? { ids: chosen.ids } : ofReason(chosen.reason);
+  let wanted = some.count ?? Infinity;
+  const piece = async () => {
+    const { [done]: dealt, left = 0 } = await post(path`/v1/queues/${queue}/buried/` + verb,
+      { ...body(answer), ...some, ...(some.count ? { count: wanted } : {}) });
+    wanted -= dealt;
+    return { done: dealt, left: Math.min(left, wanted) };
+  };
+  return act(() => inPieces(piece, (all, left) => `${told(answer)}: ${number(all)}`
+    + (left ? `; left: ${number(left)}.` : ".")), (text) => text);
 }
+
+/** Those of one reason; of one that was cut within a letter, those that begin as it does. */
+const ofReason = (reason) => (reason.includes("\ufffd")
+  ? { all: true, reason_prefix: reason.split("\ufffd")[0] } : { all: true, reason });
+
+const words = (chosen) => (!chosen ? "Buried tasks"
+  : chosen.ids ? `${counted(chosen.ids.length, "buried task")} that you chose`
+  : ["Those that were buried for ", chosen.reason ? code(chosen.reason) : "no reason"]);
+
+/** Makes buried tasks ready; `chosen`: those of `{reason}`, or of `{ids}`. */
+export const kickMany = (queue, chosen) => deal(queue, "kick", "kicked", {
+  chosen,
+  question: {
+    title: "Make buried tasks ready?",
+    text: [words(chosen), ": their attempts, losses and history start afresh, and takers of ",
+      code(queue), " get them again, those buried longest first."],
+    verb: "Kick",
+  },
+  told: () => "Made ready",
+});
+
+/** Moves buried tasks to another queue, chosen likewise. */
+export const moveMany = (queue, chosen) => deal(queue, "move", "moved", {
+  chosen,
+  question: {
+    title: "Move buried tasks?",
+    text: [words(chosen), ": they leave ", code(queue), " and are ready in the other queue, under"
+      + " their ids."],
+    verb: "Move",
+    fields: [{ name: "to", label: "To which queue", required: true }],
+  },
+  body: ({ to }) => ({ to }),
+  told: ({ to }) => `Moved to ${to}`,
+});
+
+/** Deletes buried tasks, chosen likewise. */
+export const deleteMany = (queue, chosen) => deal(queue, "delete", "deleted", {
+  chosen,
+  question: {
+    title: "Delete buried tasks?",
+    text: [words(chosen), " of ", code(queue), ": they cannot be had back."],
+    verb: "Delete",
+    danger: true,
+    ...(chosen ? {} : { typed: queue }),
+  },
+  told: () => "Deleted",
+});
 
 /** Makes one buried task ready. */
 export const kickOne = (queue, id) =>
   act(() => post(path`/v1/queues/${queue}/buried/kick`, { id }),
     (told) => (told.kicked ? `${id} is ready.` : `${id} was not buried any more.`));
 
-/** Moves buried tasks to another queue; those of one reason, where that is given. */
-export async function moveMany(queue, reason = "") {
+/** Has a buried task's payload edited, and puts it again. */
+export async function editTask(queue, task) {
   const answer = await ask({
-    title: "Move buried tasks?",
-    text: ["They leave ", code(queue), " and are ready in the other queue, under their ids."],
-    verb: "Move",
-    fields: [{ name: "to", label: "To which queue", required: true },
-      ...selection(reason)],
+    title: "Edit and put again?",
+    text: [code(task.id), " of ", code(queue), " becomes ready with this payload, in one step. Its"
+      + " attempts, losses and history start afresh."],
+    verb: "Put again",
+    fields: [{ name: "payload", label: "Payload", value: task.payload, type: "area" }],
   });
-  if (!answer?.to) return false;
-  return act(
-    () => post(path`/v1/queues/${queue}/buried/move`, { to: answer.to, ...selected(answer) }),
-    (told) => `Moved to ${answer.to}: ${number(told.moved)}.`);
+  if (!answer) return false;
+  const body = { id: task.id, payload: answer.payload, buried_ms: task.buried_ms };
+  return act(() => post(path`/v1/queues/${queue}/buried/kick`, body), (told) => (told.kicked
+    ? `${task.id} is ready with its new payload.` : `${task.id} has been put again already.`));
 }
 
 /** Deletes one task, whoever holds it. */

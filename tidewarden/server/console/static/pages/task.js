@@ -6,7 +6,7 @@ import { duration, number, time } from "../format.js";
 import { go, link } from "../router.js";
 import { facts, table } from "../table.js";
 import { silent } from "./consumers.js";
-import { payloadOf } from "./payload.js";
+import { isEditable, payloadOf } from "./payload.js";
 import * as actions from "./queue_actions.js";
 
 const HOW = {
@@ -37,22 +37,29 @@ export function taskPage(queue, id) {
         h("div", { class: "card" }, counts(task)),
         held ? h("div", { class: "card" }, holderOf(held)) : null),
       held ? silent(held.unreachable) : null,
-      h("section", {}, h("h2", {}, "Payload"), payloadOf(task.payload, task.payload_base64)),
+      h("section", {}, h("h2", {}, "Payload"), payloadOf(task.payload, task.payload_base64),
+        mayEdit(queue, task) && !isEditable(task.payload) ? h("p", { class: "quiet" },
+          "It is no text that a browser keeps as it is: ", h("code", {},
+            "tidewarden queue kick --id … --payload -"), " puts it again with another.") : null),
       h("section", {}, h("h2", {}, "How it ended before"), historyOf(task.history ?? [])),
     ],
     without: () => h("p", {}, h("a", { href: link(["queues", queue]) }, `To the queue ${queue}`)),
   };
 }
 
+const mayEdit = (queue, task) => task.state === "buried" && actions.mayAdmin(queue);
+
 function buttons(queue, task, again) {
-  const admin = actions.mayAdmin(queue);
   const kick = async () => (await actions.kickOne(queue, task.id)) && again();
+  const edit = async () => (await actions.editTask(queue, task)) && again();
   const away = async () => {
     if (await actions.deleteTask(queue, task.id, task.state)) go(["queues", queue]);
   };
   return h("div", { class: "actions", role: "group", "aria-label": "What can be done" },
-    admin && task.state === "buried"
+    mayEdit(queue, task)
       ? h("button", { type: "button", class: "primary", on: { click: kick } }, "Kick") : null,
+    mayEdit(queue, task) && isEditable(task.payload)
+      ? h("button", { type: "button", on: { click: edit } }, "Edit and put again …") : null,
     h("button", { type: "button", class: "danger", on: { click: away } }, "Delete …"));
 }
 

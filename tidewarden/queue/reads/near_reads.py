@@ -12,15 +12,14 @@ from typing import Any, TypeVar
 
 from tidewarden.clock import Clock, in_turns
 from tidewarden.errors import NoQuorum, StoreDown
+from tidewarden.queue.catalog import Catalog
+from tidewarden.queue.settings import QueueSettings, settings_from
+from tidewarden.queue.shards.shard import Shard
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
 from tidewarden.store.durability.durability import SYSTEM
 from tidewarden.store.near_copy import CopyAge, NearCopy
 from tidewarden.store.reply_errors import NoMajority
-
-from .catalog import Catalog
-from .settings import QueueSettings, settings_from
-from .shards.shard import Shard
 
 ALONE = "no majority of the nodes is in reach"
 Answer = TypeVar("Answer")

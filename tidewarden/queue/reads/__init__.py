@@ -1,0 +1,1 @@
+"""Reads what queues hold: at the primary, or in the node's own copy where that may answer."""
