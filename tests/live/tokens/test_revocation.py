@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from support.doors.http_app import serving_app
 from support.inspect import revoker_of
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 from support.tokens.harness import eventually
 
@@ -60,7 +61,7 @@ async def test_a_deleted_accounts_token_is_revoked_again_and_again_until_it_is(
     valkey: Any, tmp_path: Path
 ) -> None:
     unwilling = (503, {}), (401, {"error": "invalid_client"}), (500, {})
-    async with harness.endpoint() as endpoint, revocations(*unwilling) as (url, got):
+    async with scripted_provider() as endpoint, revocations(*unwilling) as (url, got):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put(
@@ -84,7 +85,7 @@ async def test_an_account_that_is_there_keeps_its_token(valkey: Any, tmp_path: P
     Its node was killed before it deleted it, or the account was put anew: one token may end all of
     a user's grants.
     """
-    async with harness.endpoint() as endpoint, revocations() as (url, got):
+    async with scripted_provider() as endpoint, revocations() as (url, got):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             for name in "ab":
@@ -107,7 +108,7 @@ async def test_an_account_that_is_there_keeps_its_token(valkey: Any, tmp_path: P
 async def test_a_pair_that_came_for_a_deleted_account_is_revoked_too(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint(delay_s=0.5) as endpoint, revocations() as (url, got):
+    async with scripted_provider(delay_s=0.5) as endpoint, revocations() as (url, got):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
@@ -122,7 +123,7 @@ async def test_a_spare_pairs_token_is_revoked_too(valkey: Any, tmp_path: Path) -
     An account with a pair that came when it had moved on: to revoke the one token leaves the
     other's grant alive.
     """
-    async with harness.endpoint(delay_s=0.5) as endpoint, revocations() as (url, got):
+    async with scripted_provider(delay_s=0.5) as endpoint, revocations() as (url, got):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
@@ -144,7 +145,7 @@ async def test_a_pair_that_came_just_before_its_account_was_deleted_is_revoked(
     valkey: Any, tmp_path: Path
 ) -> None:
     """Its token was noted, then it was refreshed and a spare came, then it was deleted."""
-    async with harness.endpoint() as endpoint, revocations() as (url, got):
+    async with scripted_provider() as endpoint, revocations() as (url, got):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             await side.tokens.put(
@@ -170,7 +171,7 @@ async def test_what_cannot_be_revoked_is_put_aside(
     valkey: Any, tmp_path: Path, caplog: Any
 ) -> None:
     refuses = (400, {"error": "unsupported_token_type"})
-    async with harness.endpoint() as endpoint, revocations(refuses) as (url, _):
+    async with scripted_provider() as endpoint, revocations(refuses) as (url, _):
         chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put(

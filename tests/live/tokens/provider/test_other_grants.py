@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from support.providers.certificate import make
-from support.providers.grant_endpoint import grantor
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import dying_node, harness
 from support.tokens.harness import eventually, in_state
 
@@ -190,7 +190,7 @@ async def test_a_node_that_is_killed_mid_request_costs_nobody_a_grant(
     and nothing is doubted.
     """
     monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 3.5)
-    async with grantor(holding=True) as endpoint:
+    async with scripted_provider(hold=True) as endpoint:
         settings = {"grant": "client_credentials", "rotation": "none", "timeout_s": 2.0}
         arguments = ("nowhere", valkey.path, tmp_path / "dying", endpoint.url, settings)
         (tmp_path / "dying").mkdir()
@@ -206,10 +206,10 @@ async def test_a_node_that_is_killed_mid_request_costs_nobody_a_grant(
             chosen = harness.provider(endpoint.url, **settings)
             async with harness.node(valkey, tmp_path / "other", chosen, "n2", go=False) as side:
                 await side.tokens.put("p/a", {"scope": "s1"})
-                await eventually(lambda: endpoint.waiting, 120)
+                await eventually(lambda: endpoint.held, 120)
                 os.kill(process.pid or 0, signal.SIGKILL)
                 process.join(60)
-                endpoint.holding = False
+                endpoint.hold = False
                 endpoint.let_go()
                 side.go()
                 entry = await in_state(side, "fresh", limit_s=120)
@@ -219,7 +219,7 @@ async def test_a_node_that_is_killed_mid_request_costs_nobody_a_grant(
                 )
                 stats = (await side.tokens.stats())["p"]
                 assert (stats["dead"], stats["lost_rotation"], stats["intents"]) == (0, 0, 0)
-            assert endpoint.asked == {"s1": 2}
+            assert endpoint.requests == {"s1": 2}
         finally:
             process.kill()
             process.join(60)
