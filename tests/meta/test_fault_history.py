@@ -28,7 +28,7 @@ from support.faults.history import (  # fmt: skip
     ticks,
     unfinished,
 )
-from support.providers.counting_provider import Presented
+from support.providers.scripted_provider import Presented
 
 
 def op(kind: str, key: str, invoked: float, answered: float = math.inf, **more: Any) -> Operation:

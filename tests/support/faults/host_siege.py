@@ -18,7 +18,7 @@ from support.faults.hosts import HostCluster, said
 from support.faults.siege import ACCOUNTS, end, progress, struck
 from support.faults.storm import Fault, Storm
 from support.faults.workload import JOBS, Workload
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.scripted_provider import provider_in_thread
 
 
 @contextlib.asynccontextmanager
@@ -38,7 +38,7 @@ async def host_siege(
     durability ``quorum``, or that which is named. ``short``: for a round of few faults.
     """
     with (
-        provided(CountingProvider(ACCOUNTS, LIFE_S)) as provider,
+        provider_in_thread(ACCOUNTS, LIFE_S) as provider,
         serving(request, HostCluster(folder, provider, synced=synced, disks=not short)) as cluster,
     ):
         for part, reason in cluster.absent.items():

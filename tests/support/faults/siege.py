@@ -41,7 +41,7 @@ from support.faults.workload import (
     Workload,
     lane_of,
 )
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.scripted_provider import provider_in_thread
 
 KINDS = (
     "put",
@@ -80,7 +80,7 @@ async def siege(
     the cluster.
     """
     with (
-        provided(CountingProvider(ACCOUNTS, life_s)) as provider,
+        provider_in_thread(ACCOUNTS, life_s) as provider,
         serving(request, FaultyCluster(folder, provider, slow_disks=not short, **parts)) as cluster,
     ):
         for part, reason in cluster.absent.items():
@@ -271,10 +271,7 @@ async def end(storm: Storm, workload: Workload, begun: float, slowest_s: float) 
     for name, count in sorted(storm.injected.items()):
         print(f"  {count:4} {name}")
     print(f"operations checked: {len(workload.history.operations)} ({workload.history.summary()})")
-    print(
-        f"provider: {len(workload.provider.log)} requests,"
-        f" {sum(p.dropped for p in workload.provider.log)} answers lost"
-    )
+    print(f"provider: {len(workload.provider.log)} requests")
     print(f"epochs: {len(workload.history.claims)} claimed; clients met {dict(workload.troubles)}")
     sure = Counter(
         place for (place, _), many in surely_held(workload.history, lane_of).items() for _ in many

@@ -14,7 +14,7 @@ from typing import Any
 
 from support.cluster.harness import START_S, Node, until
 from support.faults.faulty import FaultyCluster
-from support.providers.counting_provider import CountingProvider
+from support.providers.scripted_provider import ScriptedProvider
 
 Act = Callable[["Storm"], Awaitable[None]]
 
@@ -62,7 +62,7 @@ class Storm:
 
     cluster: Any
     dice: random.Random
-    provider: CountingProvider | None = None
+    provider: ScriptedProvider | None = None
     longest_s: float = 4.0
     injected: Counter[str] = field(default_factory=Counter)
     catalogue: dict[str, Fault] = field(default_factory=lambda: CATALOGUE)

@@ -20,7 +20,7 @@ import redis.asyncio
 from support.cluster.harness import ADMIN, TROUBLE, Cluster, Node
 from support.faults import onlookers
 from support.faults.history import REMEMBERED_S, USES, History, Operation
-from support.providers.counting_provider import CountingProvider
+from support.providers.scripted_provider import ScriptedProvider
 
 from tidewarden.client import AsyncClient
 from tidewarden.errors import Error, NotHeld, Unreachable
@@ -75,7 +75,7 @@ class Workload:
     def __init__(
         self,
         cluster: Cluster,
-        provider: CountingProvider,
+        provider: ScriptedProvider,
         seed: int,
         durability: str = "one",
         shards: int = 1,

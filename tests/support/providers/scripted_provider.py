@@ -1,9 +1,9 @@
 """
 The authorization server of the tests: it notes what it is asked, and answers as it is told.
 
-It serves in the loop of its test, or by ``served_in_thread`` in a thread of its own. Answers that no
-server of HTTP can give come from ``raw_provider``; ``authorization_servers`` starts servers that we
-did not write. The zoo has its own (``benchmarks/zoo/provider.py``), which lives by a fast clock.
+It serves in the loop of its test, or in a thread of its own. Answers that no server of HTTP can
+give come from ``raw_provider``; ``authorization_servers`` starts servers that we did not write. The
+zoo has its own (``benchmarks/zoo/provider.py``), which lives by a fast clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from support.doors.http_app import serving_app
+from support.doors.http_app import served_in_thread, serving_app
 
 Fault = Callable[[web.Request, "ScriptedProvider", str], Awaitable[web.StreamResponse]]
 """
@@ -225,3 +225,11 @@ async def scripted_provider(**settings: Any) -> AsyncIterator[ScriptedProvider]:
     async with serving_app(app) as made.port:
         made.url = f"http://127.0.0.1:{made.port}/token"
         yield made
+
+
+def provider_in_thread(
+    accounts: int, life_s: float, grace_s: float = 600.0
+) -> contextlib.AbstractContextManager[ScriptedProvider]:
+    """Serve one that is never late for what its test does."""
+    settings = {"accounts": accounts, "life_s": life_s, "grace_s": grace_s}
+    return served_in_thread(scripted_provider(**settings))
