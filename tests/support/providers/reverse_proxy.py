@@ -9,10 +9,9 @@ import asyncio
 import base64
 import contextlib
 import json
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -21,6 +20,7 @@ from urllib.parse import parse_qs
 
 import aiohttp
 from aiohttp import web
+from support.doors.http_app import served_in_thread, serving_app
 
 PASSED_ON = ("Content-Type", "Retry-After", "Date", "WWW-Authenticate")
 AMISS = base64.b64encode(b"c0:no-longer-the-secret").decode()
@@ -140,9 +140,7 @@ class ReverseProxy:
         self._dice = Random(seed)
         self._known = {token: (account, 0) for account, token in server.seeds}
         self._open: Counter[str] = Counter()
-        self._loop = asyncio.new_event_loop()
-        self._runner: web.AppRunner | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._session: aiohttp.ClientSession
 
     # What a test looks at.
 
@@ -171,26 +169,18 @@ class ReverseProxy:
 
     # Its work.
 
-    async def start(self) -> None:
-        """Listen on a free port of loopback."""
-        self._session = aiohttp.ClientSession(
-            trust_env=False, connector=aiohttp.TCPConnector(limit=0, force_close=True)
-        )
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[ReverseProxy]:
+        """Serve in this loop."""
         app = web.Application()
         app.router.add_post("/{name}/token", self._token)
-        self._runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=False, shutdown_timeout=1
-        )
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0, backlog=512).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def close(self) -> None:
-        """Stop listening."""
-        assert self._runner is not None
-        assert self._session is not None
-        await self._runner.cleanup()
-        await self._session.close()
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with (
+            aiohttp.ClientSession(trust_env=False, connector=connector) as self._session,
+            serving_app(app, backlog=512) as port,
+        ):
+            self.url = f"http://127.0.0.1:{port}"
+            yield self
 
     async def _token(self, request: web.Request) -> web.StreamResponse:
         begun = time.monotonic()
@@ -237,7 +227,6 @@ class ReverseProxy:
         headers = {name: request.headers[name] for name in ("Authorization", "Content-Type")}
         if wrong_secret:
             headers["Authorization"] = f"Basic {AMISS}"
-        assert self._session is not None
         async with self._session.post(
             self._server.token_url, data=body, headers=headers
         ) as response:
@@ -257,20 +246,11 @@ def _answer_of(rule: Rule) -> web.Response:
     return web.json_response(rule.body, status=rule.status, headers=rule.headers)
 
 
-@contextlib.contextmanager
-def reverse_proxy(server: Any, seed: int = 1) -> Iterator[ReverseProxy]:
-    """One that serves, in a thread of its own, so that nothing the test does makes it late."""
-    made = ReverseProxy(server, seed)
-    thread = threading.Thread(target=made._loop.run_forever, name="reverse proxy", daemon=True)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(made.start(), made._loop).result(60)
-        yield made
-    finally:
-        asyncio.run_coroutine_threadsafe(made.close(), made._loop).result(60)
-        made._loop.call_soon_threadsafe(made._loop.stop)
-        thread.join()
-        made._loop.close()
+def reverse_proxy(
+    server: Any, seed: int = 1
+) -> contextlib.AbstractContextManager[ReverseProxy]:
+    """Serve one in a thread of its own."""
+    return served_in_thread(ReverseProxy(server, seed).serving())
 
 
 def lateness(
