@@ -51,7 +51,8 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         app = web.Application()
         app.router.add_post("/{name}/token", self._token)
-        async with aiohttp.ClientSession(trust_env=False) as self._session, serving_app(app) as port:
+        session = aiohttp.ClientSession(trust_env=False)
+        async with session as self._session, serving_app(app) as port:
             self.url = f"http://127.0.0.1:{port}"
             try:
                 yield self
