@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster.harness import CLUSTER, Cluster, Node, serving, until_async
+from support.cluster.harness import CLUSTER, Cluster, Node, background, serving, until_async
 from support.faults.faulty import LIFE_S, FaultyCluster
 from support.faults.history import (
     crowded,
@@ -126,6 +127,32 @@ async def struck(
     dead = [job for job in jobs if job.done()]
     assert not dead, f"a client ended: {dead}"
     return recovered_s
+
+
+async def weather(
+    storm: Storm,
+    workload: Workload,
+    drawn: Iterable[list[Fault]],
+    seconds: float = math.inf,
+    crowds: int = 1,
+) -> None:
+    """
+    These faults, some at a time, until there are no more or the time is over; then the account.
+
+    Before each the cluster is whole again, by itself. ``crowds``: how many clients of each kind
+    stand where one does else.
+    """
+    begun, slowest_s = time.monotonic(), 0.0
+    clients = [job for _ in range(crowds) for job in workload.jobs()]
+    async with background(*clients) as jobs:
+        await progress(storm, workload)
+        for some in drawn:
+            slowest_s = max(slowest_s, await struck(storm, workload, some, jobs, begun))
+            if told := await asyncio.to_thread(storm.whole):
+                print(f"{'':8}{told}", flush=True)
+            if time.monotonic() - begun > seconds:
+                break
+        await end(storm, workload, begun, slowest_s)
 
 
 async def all_goes_on(storm: Storm, workload: Workload) -> None:

@@ -66,6 +66,8 @@ class Storm:
     longest_s: float = 4.0
     injected: Counter[str] = field(default_factory=Counter)
     catalogue: dict[str, Fault] = field(default_factory=lambda: CATALOGUE)
+    whole: Callable[[], str] = str
+    """Waits, after a fault, until the cluster is whole again; returns what to print of it."""
 
     def able(self) -> list[Fault]:
         """The faults that can be brought about here."""
@@ -78,6 +80,15 @@ class Storm:
         yield from first
         while True:
             yield from self.dice.choices(self.able(), [one.weight for one in self.able()])
+
+    def drawn(self, together: float) -> Iterator[list[Fault]]:
+        """That share of the faults comes with another one; of two one ends no process."""
+        for one in self.round():
+            some = [one]
+            if self.dice.random() < together:
+                second = self.dice.choice([other for other in self.able() if not other.process])
+                some += [second] if second is not one else []
+            yield some
 
     async def strike(self, *faults: Fault) -> None:
         """These faults at a time, each with its end; what they killed is started again."""
