@@ -6,7 +6,6 @@ stead, as rules have it.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 import time
@@ -23,7 +22,6 @@ from aiohttp import web
 from support.doors.http_app import served_in_thread, serving_app
 
 PASSED_ON = ("Content-Type", "Retry-After", "Date", "WWW-Authenticate")
-AMISS = base64.b64encode(b"c0:no-longer-the-secret").decode()
 
 
 @dataclass
@@ -34,9 +32,8 @@ class Rule:
     ``status``: the answer's, with ``body`` (text: a page of HTML, a dict: JSON) and ``headers``; 0:
     as the server answers. ``passed``: the server gets the request all the same, and its answer is
     thrown away. ``cut``: the connection ends instead of an answer. ``delay_s``: before anything
-    else. ``wrong_secret``: the server is shown one that it does not know, and answers itself.
-    ``accounts``: whose requests, None: everybody's. ``share`` of them, ``times`` in all (0: without
-    end).
+    else. ``accounts``: whose requests, None: everybody's. ``share`` of them, ``times`` in all (0:
+    without end).
     """
 
     status: int = 0
@@ -45,7 +42,6 @@ class Rule:
     passed: bool = False
     cut: bool = False
     delay_s: float = 0.0
-    wrong_secret: bool = False
     accounts: Collection[str] | None = None
     share: float = 1.0
     times: int = 0
@@ -216,17 +212,13 @@ class ReverseProxy:
         if rule.delay_s:
             await asyncio.sleep(rule.delay_s)
         if rule.passed or not (rule.status or rule.cut):
-            answer = await self._pass_on(request, body, token, wrong_secret=rule.wrong_secret)
+            answer = await self._pass_on(request, body, token)
             if not (rule.status or rule.cut):
                 return answer, True
         return (None if rule.cut else _answer_of(rule)), False
 
-    async def _pass_on(
-        self, request: web.Request, body: bytes, token: str, *, wrong_secret: bool = False
-    ) -> web.Response:
+    async def _pass_on(self, request: web.Request, body: bytes, token: str) -> web.Response:
         headers = {name: request.headers[name] for name in ("Authorization", "Content-Type")}
-        if wrong_secret:
-            headers["Authorization"] = f"Basic {AMISS}"
         async with self._session.post(
             self._server.token_url, data=body, headers=headers
         ) as response:
