@@ -121,7 +121,6 @@ class Trial:
         we hold is the living one.
         """
         self.proxy.rules.pop(name, None)
-        self.proxy.limits.pop(name, None)
         before = {who: row["generation"] for who, row in (await self.rows(name)).items()}
         since = self.proxy.mark()
         wanted = set(accounts)

@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -65,41 +65,6 @@ def refusal(error: str, status: int = 400, **rule: Any) -> Rule:
     return Rule(status, {"error": error, "error_description": "so says the proxy"}, **rule)
 
 
-@dataclass
-class Limit:
-    """
-    A true limit of ``per_s`` requests a second, ``burst`` of them at a time: what is beyond is
-    answered 429, and not passed on.
-
-    ``retry_after``: what the answer says of when to come again, seconds; None: nothing. ``clock``:
-    the seconds that count.
-    """
-
-    per_s: float
-    burst: float
-    retry_after: int | None = None
-    clock: Callable[[], float] = time.monotonic
-    _level: float = 0.0
-    _at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._level, self._at = self.burst, self.clock()
-
-    def refused(self) -> bool:
-        """Whether one more is too much."""
-        now = self.clock()
-        self._level = min(self.burst, self._level + (now - self._at) * self.per_s)
-        self._at = now
-        if self._level < 1:
-            return True
-        self._level -= 1
-        return False
-
-    def answer(self) -> web.Response:
-        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        return web.json_response({"error": "rate_limited"}, status=429, headers=headers)
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """
@@ -120,7 +85,7 @@ class Asked:
 class ReverseProxy:
     """
     A door of HTTP: ``/NAME/token`` is the token endpoint of one server for the provider of that
-    name, by ``rules[NAME]``, the first that is met, and ``limits[NAME]``, which comes before.
+    name, by ``rules[NAME]``, the first that is met.
 
     ``log``: all that was asked. ``most_open``: how many requests of a provider were under way at a
     time since :meth:`mark`.
@@ -128,7 +93,6 @@ class ReverseProxy:
 
     def __init__(self, server: Any, seed: int = 1) -> None:
         self.rules: dict[str, list[Rule]] = {}
-        self.limits: dict[str, Limit] = {}
         self.log: list[Asked] = []
         self.most_open: Counter[str] = Counter()
         self.url = ""
@@ -201,9 +165,6 @@ class ReverseProxy:
         self, request: web.Request, name: str, account: str, body: bytes, token: str
     ) -> tuple[web.Response | None, bool]:
         """The answer, None: the connection is cut; and whether it is the server's own."""
-        limit = self.limits.get(name)
-        if limit is not None and limit.refused():
-            return limit.answer(), False
         rule = next(
             (one for one in self.rules.get(name, ()) if one.meets(account, self._dice)), None
         )
