@@ -57,7 +57,7 @@ class ScriptedProvider:
     current: dict[str, int] = field(default_factory=dict)
     """The number of the refresh token that is valid, by account; of all others it is 0."""
     refused: set[str] = field(default_factory=set)
-    """Subjects and scopes that get ``invalid_grant``."""
+    """Refresh tokens, subjects and scopes that get ``invalid_grant``."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Members of each answer beside the usual ones."""
     faults: deque[Fault] = field(default_factory=deque)
@@ -108,6 +108,8 @@ class ScriptedProvider:
             fault = self.faults.popleft() if self.faults else self.script
             if fault is not None:
                 return await fault(request, self, whose)
+            if whose in self.refused:
+                return web.json_response({"error": "invalid_grant"}, status=400)
             return self.rotate(whose) if rotates else self.grant(whose)
         finally:
             self.open -= 1
@@ -155,9 +157,7 @@ class ScriptedProvider:
         return self._answer(f"secret-access-{account}-{presented + 1}", following)
 
     def grant(self, whose: str) -> web.Response:
-        """Give the next access token, or refuse it."""
-        if whose in self.refused:
-            return web.json_response({"error": "invalid_grant"}, status=400)
+        """Give the next access token."""
         self._granted += 1
         return self._answer(f"at-{whose}-{self._granted}", {})
 
