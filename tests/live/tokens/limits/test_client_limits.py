@@ -416,7 +416,7 @@ async def test_two_nodes_hold_back_together_and_one_probes(
             while_wrong += 1
             return await answers(401, {"error": "invalid_client"})(request, made, token)
 
-        endpoint.faults.extend([refuse] * 1000)
+        endpoint.script = refuse
         chosen = harness.provider(endpoint.url, refreshers=3)
         async with two(valkey, tmp_path, chosen) as (one, other):
             await asyncio.gather(
@@ -473,7 +473,7 @@ async def test_a_rate_limited_provider_is_asked_less_and_all_are_refreshed(
                 return await answers(429, {}, Retry_After="1")(request, made, token)
             return made.rotate(token)
 
-        endpoint.faults.extend([limited] * 2000)
+        endpoint.script = limited
         chosen = harness.provider(endpoint.url, refreshers=10)
         async with two(valkey, tmp_path, chosen) as (one, _other):
             await asyncio.gather(
@@ -501,7 +501,7 @@ async def test_a_probe_is_made_by_an_account_that_was_well(valkey: Any, tmp_path
                 return made.rotate(token)
             return await answers(500, {})(request, made, token)
 
-        endpoint.faults.extend([fault] * 100_000)
+        endpoint.script = fault
         chosen = harness.provider(endpoint.url, refreshers=8)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await asyncio.gather(

@@ -361,7 +361,7 @@ async def test_a_provider_that_suddenly_refuses_everybody_ends_nobody(
                 else made.rotate(token)
             )
 
-        endpoint.faults.extend([refuse] * 5000)
+        endpoint.script = refuse
         chosen = harness.provider(endpoint.url, rotation="rolling")
         async with harness.node(valkey, tmp_path, chosen) as side:
             names = [f"p/a{n}" for n in range(40)]
