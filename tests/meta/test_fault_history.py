@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from support.faults.history import (  # fmt: skip
     OK,
@@ -30,7 +31,12 @@ from support.faults.history import (  # fmt: skip
     ticks,
     unfinished,
 )
-from support.providers.scripted_provider import Presented
+from support.providers.scripted_provider import (
+    Presented,
+    cut,
+    provider_in_thread,
+    rotate_and_cut,
+)
 
 
 def op(kind: str, key: str, invoked: float, answered: float = math.inf, **more: Any) -> Operation:
@@ -240,3 +246,26 @@ def test_refresh_tokens_out_of_order_refused_or_sent_again(
 ) -> None:
     stored = history(op("read", "x", 3, 4, value=2)) if "stored" in said else history()
     assert any(said in text for text in generations(stored, shown))
+
+
+def test_the_provider_writes_down_each_use_of_a_refresh_token() -> None:
+    """Its log is what ``generations`` judges by."""
+    with (
+        provider_in_thread(1, 60, grace_s=60.0) as provider,
+        httpx.Client(trust_env=False, verify=False) as client,
+    ):
+
+        def ask(number: int) -> int:
+            form = {"grant_type": "refresh_token", "refresh_token": f"a0.{number}"}
+            return client.post(provider.url, data=form).status_code
+
+        assert [ask(number) for number in (0, 0, 1, 0)] == [200, 200, 200, 400]
+        provider.faults.extend([cut, rotate_and_cut])
+        for _ in range(2):
+            with pytest.raises(httpx.HTTPError):
+                ask(2)
+        assert ask(2) == 200
+    assert [(one.account, one.generation, one.answer) for one in provider.log] == [
+        ("a0", 0, "new"), ("a0", 0, "again"), ("a0", 1, "new"), ("a0", 0, "refused"),
+        ("a0", 2, "new"), ("a0", 2, "again"),
+    ]  # fmt: skip
