@@ -144,7 +144,7 @@ class Nodes(Cluster):
 
     def __init__(self, folder: Path, engine: Engine, outside: Outside) -> None:
         self._engine = engine
-        extra = outside.toml("host_rate = 50.0\nclient_rate = 50.0\n")
+        extra = outside.toml(host_rate=50.0, client_rate=50.0)
         super().__init__(
             folder, nodes=1, extra=extra, store__url=json.dumps(engine.url()), node__processes="2"
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.cluster.harness import CLUSTER, Cluster, Node, cluster, until
+from support.providers.section import section
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -47,10 +48,7 @@ def test_a_node_that_is_stopped_for_longer_than_its_intents_costs_no_grant(
     wakes.
     """
     server = oidc(accounts=ACCOUNTS, life=600)
-    extra = (
-        f'[providers.oidc]\ntoken_url = "{server.token_url}"\nclient_id = "{server.client_id}"\n'
-        f'client_secret = "{server.client_secret}"\ntimeout_s = {TIMEOUT_S}\nrefreshers = 3\n'
-    )
+    extra = section("oidc", server, timeout_s=TIMEOUT_S, refreshers=3)
     with cluster(request, tmp_path / "nodes", extra=extra) as nodes:
         chosen = nodes.leader()
         server.fault("delay", delay_ms=1500)

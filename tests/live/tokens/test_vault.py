@@ -20,6 +20,7 @@ from support.cluster.harness import CLUSTER, Cluster, Node, cluster, until
 from support.doors.command_line import app
 from support.doors.http_app import served_in_thread
 from support.providers.scripted_provider import ScriptedProvider, scripted_provider
+from support.providers.section import section
 from typer.testing import CliRunner
 
 from tidewarden.config.key_file import prepend_key
@@ -70,10 +71,10 @@ def nodes(
     tmp_path_factory: pytest.TempPathFactory,
     provider: ScriptedProvider,
 ) -> Iterator[Cluster]:
-    extra = (
-        f'[providers.p]\ntoken_url = "{provider.url}"\nclient_id = "c0"\nclient_secret ='
-        f' "{MARK}-client-secret"\nrotation = "none"\n[events]\nfailing_s = 1\n[webhooks.ops]\nurl'
-        f' = "http://127.0.0.1:9/{MARK}"\nsecret = "whsec_{HOOK}"\n'
+    secret = f"{MARK}-client-secret"
+    extra = section("p", provider, rotation="none", client_secret=secret) + (
+        f'[events]\nfailing_s = 1\n[webhooks.ops]\nurl = "http://127.0.0.1:9/{MARK}"\n'
+        f'secret = "whsec_{HOOK}"\n'
     )
     with cluster(
         request, tmp_path_factory.mktemp("vault"), nodes=2, extra=extra, log__level='"debug"'

@@ -14,6 +14,7 @@ from aiohttp import web
 from support.cluster.harness import CLUSTER, Cluster, Node, until
 from support.doors.http_app import served_in_thread
 from support.providers.scripted_provider import ScriptedProvider, answers, scripted_provider
+from support.providers.section import section
 from support.providers.webhook_receiver import KEYS, SECRETS, Receiver, receiver
 
 WORK_S = 60.0
@@ -27,12 +28,11 @@ class Outside:
     provider: ScriptedProvider
     hooks: Receiver
 
-    def toml(self, rates: str = "") -> str:
+    def toml(self, **rates: float) -> str:
         """Their sections of a node's configuration; ``rates``: more of the provider's."""
-        return (
-            f'[providers.p]\ntoken_url = "{self.provider.url}"\nclient_id = "c"\nclient_secret ='
-            f' "s"\nmargin_s = 2.0\n{rates}[events]\nfailing_s = 1\n[companions.books]\nqueue ='
-            f' "books"\n[webhooks.ops]\nurl = "{self.hooks.url}"\nsecret = "{SECRETS[0]}"\n'
+        return section("p", self.provider, margin_s=2.0, **rates) + (
+            '[events]\nfailing_s = 1\n[companions.books]\nqueue = "books"\n'
+            f'[webhooks.ops]\nurl = "{self.hooks.url}"\nsecret = "{SECRETS[0]}"\n'
         )
 
 

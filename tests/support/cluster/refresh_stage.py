@@ -16,6 +16,7 @@ import pytest
 from support.cluster.harness import Node, closing, until
 from support.cluster.mortal import MortalCluster
 from support.providers.gateway import NEXT_SECRET, Gateway, gateway
+from support.providers.section import section
 
 KINDS = ("urgent", "patient")
 """
@@ -74,25 +75,11 @@ class Servers:
         )
 
     def toml(self, door: Gateway) -> str:
-        lines = []
+        known, text = {"timeout_s": TIMEOUT_S, "refreshers": 40}, ""
         for name, server in self.all.items():
-            lines += _provider(
-                name, f"{door.url}/{name}/token", server, GRACE_S if name == "grace" else 0
-            )
-        lines += _provider(ROLLED, f"{door.url}/{name}/token?{ROLLED}", server, 0)
-        return "\n".join([*lines, f'next_secret = "{NEXT_SECRET}"', ""])
-
-
-def _provider(name: str, url: str, server: Any, grace_s: int) -> list[str]:
-    return [
-        f"[providers.{name}]",
-        f'token_url = "{url}"',
-        f'client_id = "{server.client_id}"',
-        f'client_secret = "{server.client_secret}"',
-        f"grace_s = {grace_s}",
-        f"timeout_s = {TIMEOUT_S}",
-        "refreshers = 40",
-    ]
+            grace_s, url = GRACE_S if name == "grace" else 0, f"{door.url}/{name}/token"
+            text += section(name, server, url, grace_s=grace_s, **known)
+        return text + section(ROLLED, server, f"{url}?{ROLLED}", next_secret=NEXT_SECRET, **known)
 
 
 def listed(node: Node) -> dict[str, dict[str, Any]]:

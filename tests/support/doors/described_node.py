@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import httpx
 import pytest
 from support.cluster.harness import ADMIN, Cluster, Node, serving
 from support.providers.sandbox_process import SandboxProcess
+from support.providers.section import section
 
 ACCOUNTS = 3
 
@@ -51,12 +51,7 @@ def described(request: pytest.FixtureRequest, folder: Path) -> Iterator[Describe
     """One node that has the accounts ``sandbox/user-N`` of a sandbox of ours."""
     sandbox = SandboxProcess(folder / "sandbox", ACCOUNTS)
     try:
-        extra = f"""
-[providers.sandbox]
-token_url = "{sandbox.token_url}"
-client_id = "{sandbox.client_id}"
-client_secret = {json.dumps(sandbox.client_secret)}
-"""
+        extra = section("sandbox", sandbox)
         with serving(request, Cluster(folder / "cluster", nodes=1, extra=extra)) as made:
             found = DescribedNode(made)
             _put(found, sandbox.rows)

@@ -16,17 +16,17 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from aiohttp import web
 from support.doors.http_app import served_in_thread, serving_app
+from support.providers.section import section
 
 Fault = Callable[[web.Request, "ScriptedProvider", str], Awaitable[web.StreamResponse]]
 """
 Answers one request; it gets the provider and whom the request is for: the refresh token, or of
 another grant the subject or the scope.
 """
-CLIENT_ID, CLIENT_SECRET = "counted", "counted-secret"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,9 @@ class ScriptedProvider:
 
     A request uses up one of ``faults``; where none is left, ``script`` answers, if there is one.
     """
+
+    client_id: ClassVar[str] = "scripted"
+    client_secret: ClassVar[str] = "scripted-secret"
 
     life_s: float | None = 3600
     grace_s: float = 0.0
@@ -85,6 +88,11 @@ class ScriptedProvider:
     _used_at: dict[str, float] = field(default_factory=dict)
     _granted: int = 0
     _rounds: int = 0
+
+    @property
+    def token_url(self) -> str:
+        """Its address, by the name that other servers have for it."""
+        return self.url
 
     @property
     def seeds(self) -> dict[str, str]:
@@ -172,18 +180,9 @@ class ScriptedProvider:
 
         Args: ``port``: where that node reaches it. ``path``: comes behind its URL.
         """
-        return "\n".join(
-            (
-                "[providers.counted]",
-                f'token_url = "http://127.0.0.1:{port}/token{path}"',
-                f'client_id = "{CLIENT_ID}"',
-                f'client_secret = "{CLIENT_SECRET}"',
-                f"grace_s = {self.grace_s}",
-                f"margin_s = {margin_s}",
-                f"timeout_s = {timeout_s}",
-                "",
-            )
-        )
+        url, times = f"http://127.0.0.1:{port}/token{path}", {"timeout_s": timeout_s}
+        times |= {"grace_s": self.grace_s, "margin_s": margin_s}
+        return section("counted", self, url, **times)
 
 
 def answers(status: int, body: dict[str, Any] | str, **headers: str) -> Fault:

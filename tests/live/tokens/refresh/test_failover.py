@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from support.cluster.harness import CLUSTER, Cluster, Node, cluster, until
 from support.providers.sandbox_process import SandboxProcess
+from support.providers.section import section
 
 # The first run may have to install oidc-provider.
 pytestmark = pytest.mark.timeout(400)
@@ -55,20 +56,8 @@ class Authority:
     grace_s: int = 0
 
     def toml(self) -> str:
-        server = self.server
-        return "\n".join(
-            (
-                f"[providers.{self.name}]",
-                f'token_url = "{server.token_url}"',
-                f'client_id = "{server.client_id}"',
-                f'client_secret = "{server.client_secret}"',
-                'rotation = "single_use"',
-                f"grace_s = {self.grace_s}",
-                f"timeout_s = {TIMEOUT_S}",
-                f"refreshers = {REFRESHERS}",
-                "",
-            )
-        )
+        settings = {"rotation": "single_use", "timeout_s": TIMEOUT_S, "refreshers": REFRESHERS}
+        return section(self.name, self.server, grace_s=self.grace_s, **settings)
 
     @property
     def queue(self) -> str:
