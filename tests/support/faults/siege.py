@@ -160,7 +160,6 @@ async def all_goes_on(storm: Storm, workload: Workload) -> None:
     With nobody's help: one leads and sweeps, every account is refreshed again, both schedules tick.
     """
     leader = await healed(storm.cluster)
-    before = dict(workload.generation)
     beats = [one.key for one in workload.history.of("grant") if one.place in (BEATS, LATEST)]
     await asyncio.to_thread(leader.say, "Q.PUT", "probe", "x", "ID", "p", "DELAY", 300)
     await until_async(
@@ -169,16 +168,7 @@ async def all_goes_on(storm: Storm, workload: Workload) -> None:
         0.2,
         what="a due task is swept to ready",
     )
-
-    def refreshed() -> bool:
-        return all(workload.generation[one] > before.get(one, 0) for one in workload.provider.seeds)
-
-    await until_async(
-        refreshed,
-        CALM_S,
-        0.2,
-        what=f"every account is refreshed again: {workload.generation}, {before}",
-    )
+    await refreshed_again(workload)
     seen = set(beats)
 
     def ticked() -> bool:
@@ -188,6 +178,29 @@ async def all_goes_on(storm: Storm, workload: Workload) -> None:
         return {one.partition(":")[0] for one in fresh} == SCHEDULES.keys()
 
     await until_async(ticked, CALM_S, 0.2, what="both schedules tick")
+
+
+async def refreshed_again(workload: Workload) -> None:
+    """Every account is refreshed once more."""
+    before = dict(workload.generation)
+    await until_async(
+        lambda: all(
+            workload.generation[one] > before.get(one, 0) for one in workload.provider.seeds
+        ),
+        CALM_S,
+        0.2,
+        what=f"every account is refreshed again: {workload.generation}, {before}",
+    )
+
+
+async def puts_end(workload: Workload, node: Node) -> None:
+    """Nothing is put any more, by producers or schedules."""
+    workload.producing = False
+    await until_async(
+        lambda: not workload.producers, CALM_S, what="producers have done with their last puts"
+    )
+    for name in SCHEDULES:
+        await asyncio.to_thread(node.say, "S.DELETE", name)
 
 
 def ids_left(cluster: Cluster, queue: str, shards: int = 1) -> set[str]:
@@ -274,14 +287,9 @@ async def end(storm: Storm, workload: Workload, begun: float, slowest_s: float) 
     The calm after it: everything goes on, the queues drain; then the account is printed and judged.
     """
     await all_goes_on(storm, workload)
-    workload.producing = False
-    await until_async(
-        lambda: not workload.producers, CALM_S, what="producers have done with their last puts"
-    )
     cluster = storm.cluster
     node = cluster.alive()[0]
-    for name in SCHEDULES:
-        await asyncio.to_thread(node.say, "S.DELETE", name)
+    await puts_end(workload, node)
     late: list[float] = []
     if not (left := await drained(workload, node)):
         late = await lateness(workload, node)

@@ -144,7 +144,7 @@ class ScriptedProvider:
         self.held += 1
         rounds = self._rounds
         while self.hold and self._rounds == rounds:
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.01)
         if self._rounds == rounds:
             self.held -= 1
 
