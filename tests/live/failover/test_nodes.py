@@ -20,6 +20,8 @@ from support.cluster.harness import Cluster, Node, background, cluster_of_module
 from support.faults.history import Operation
 from support.faults.traffic import Traffic
 
+from tidewarden.client.replies import mapped
+
 EVERY_MS = 200
 LONG_MS = 600_000  # a lease that surely does not end by its time
 RST = struct.pack("ii", 1, 0)
@@ -68,8 +70,7 @@ async def test_a_consumers_socket_is_cut(healed: Cluster, how: str) -> None:
     assert sorted(row[1] for row in again) == [f"t{number}" for number in range(5)]
     assert {row[4] for row in again} == {1}, "a disconnect is no attempt"
     assert min(row[2] for row in again) > max(row[2] for row in held), "lease numbers grow"
-    seen = third.say("Q.PEEK", queue, "t0")
-    peeked = seen if isinstance(seen, dict) else dict(zip(seen[::2], seen[1::2], strict=True))
+    peeked = mapped(third.say("Q.PEEK", queue, "t0"))
     assert (peeked["losses"], peeked["node"]) == (1, there.name)
     old = next(row for row in held if row[1] == "t0")
     with pytest.raises(redis.ResponseError, match="NOTHELD"):
@@ -174,11 +175,7 @@ def check_ticks(node: Node) -> None:
     """
     assert node.say("S.DELETE", "beat") == 1
     tasks, _ = node.say("Q.PEEK", "beats", "STATE", "ready", "COUNT", 1000)
-    rows = [
-        row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
-        for row in tasks
-    ]
-    ticks = sorted(int(row["id"].split(":")[1]) for row in rows)
+    ticks = sorted(int(row["id"].split(":")[1]) for row in map(mapped, tasks))
     print(f"{len(ticks)} ticks of {EVERY_MS} ms, gaps {Counter(b - a for a, b in pairwise(ticks))}")
     assert len(ticks) > 5
     assert {b - a for a, b in pairwise(ticks)} == {EVERY_MS}

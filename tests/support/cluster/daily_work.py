@@ -17,6 +17,8 @@ from support.providers.scripted_provider import ScriptedProvider, answers, scrip
 from support.providers.section import section
 from support.providers.webhook_receiver import KEYS, SECRETS, Receiver, receiver
 
+from tidewarden.client.replies import mapped
+
 WORK_S = 60.0
 """What each loop gets to show that it goes on."""
 
@@ -52,8 +54,7 @@ def outside() -> Iterator[Outside]:
 
 
 def stats(node: Node, queue: str) -> dict[str, Any]:
-    flat = node.say("Q.STATS", queue)
-    return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+    return mapped(node.say("Q.STATS", queue))
 
 
 class Work:
@@ -147,12 +148,4 @@ class Work:
             return bool(listeners)
 
     def _rotation(self) -> str:
-        flat = self.node.say("V.STATUS")
-        found = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
-        rotation = found["rotation"]
-        rotation = (
-            rotation
-            if isinstance(rotation, dict)
-            else dict(zip(rotation[::2], rotation[1::2], strict=True))
-        )
-        return str(rotation["state"])
+        return str(mapped(mapped(self.node.say("V.STATUS"))["rotation"])["state"])

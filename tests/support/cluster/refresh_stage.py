@@ -18,6 +18,8 @@ from support.cluster.mortal import MortalCluster
 from support.providers.gateway import NEXT_SECRET, Gateway, gateway
 from support.providers.section import section
 
+from tidewarden.client.replies import mapped
+
 KINDS = ("urgent", "patient")
 """
 ``urgent``: no access token that lives, so that nobody waits for another node. ``patient``: one that
@@ -82,17 +84,14 @@ class Servers:
         return text + section(ROLLED, server, f"{url}?{ROLLED}", next_secret=NEXT_SECRET, **known)
 
 
-def listed(node: Node) -> dict[str, dict[str, Any]]:
-    """T.LIST, by account."""
+def listed(node: Node, *words: str) -> dict[str, dict[str, Any]]:
+    """T.LIST with these words, whole, by account."""
     found, cursor = {}, ""
     with node.client() as client:
         while True:
-            rows, cursor = client.execute_command(
-                "T.LIST", "COUNT", 500, *(["AFTER", cursor] if cursor else [])
-            )
-            for row in rows:
-                row = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
-                found[row["account"]] = row
+            after = ("AFTER", cursor) if cursor else ()
+            rows, cursor = client.execute_command("T.LIST", "COUNT", 500, *words, *after)
+            found |= {row["account"]: row for row in map(mapped, rows)}
             if not cursor:
                 return found
 

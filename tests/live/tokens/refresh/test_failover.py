@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cluster import refresh_stage
 from support.cluster.harness import CLUSTER, Cluster, Node, cluster, until
 from support.providers.sandbox_process import SandboxProcess
 from support.providers.section import section
@@ -112,18 +113,9 @@ def intents(nodes: Cluster, authority: Authority, holder: str) -> set[str]:
 
 
 def listed(node: Node, provider: str, state: str = "") -> dict[str, dict[str, Any]]:
-    """T.LIST, whole: account (without its provider) -> row."""
-    found, cursor = {}, ""
-    with node.client() as client:
-        while True:
-            words = ["T.LIST", "PROVIDER", provider, "COUNT", 500]
-            words += ["STATE", state] if state else []
-            rows, cursor = client.execute_command(*words, *(["AFTER", cursor] if cursor else []))
-            for row in rows:
-                row = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
-                found[row["account"].partition("/")[2]] = row
-            if not cursor:
-                return found
+    """Its accounts, by their names there."""
+    found = refresh_stage.listed(node, "PROVIDER", provider, *(("STATE", state) if state else ()))
+    return {account.partition("/")[2]: row for account, row in found.items()}
 
 
 def put_accounts(node: Node, authorities: Mapping[str, Authority], part: int) -> None:
