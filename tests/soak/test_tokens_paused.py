@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.cluster.harness import CLUSTER, Cluster, cluster, until
 from support.cluster.refresh_stage import listed
-from support.providers.section import section
+from support.providers.provider_settings import section
 
 pytestmark = pytest.mark.timeout(400)
 

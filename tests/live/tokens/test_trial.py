@@ -18,7 +18,7 @@ from support.cluster.harness import ADMIN, CALM, Node, cluster, until
 from support.cluster.processes import free_base_port
 from support.doors.command_line import app
 from support.providers.authorization_servers import AuthorizationServer
-from support.providers.section import section
+from support.providers.provider_settings import section
 from typer.testing import CliRunner, Result
 
 from tidewarden.histograms import KINDS

@@ -19,8 +19,8 @@ from aiohttp import web
 from support.cluster.harness import CLUSTER, Cluster, Node, cluster, until
 from support.doors.command_line import app
 from support.doors.http_app import served_in_thread
+from support.providers.provider_settings import section
 from support.providers.scripted_provider import ScriptedProvider, scripted_provider
-from support.providers.section import section
 from typer.testing import CliRunner
 
 from tidewarden.config.key_file import prepend_key

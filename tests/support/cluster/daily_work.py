@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 from support.cluster.harness import CLUSTER, Cluster, Node, until
 from support.doors.http_app import served_in_thread
+from support.providers.provider_settings import section
 from support.providers.scripted_provider import ScriptedProvider, answers, scripted_provider
-from support.providers.section import section
 from support.providers.webhook_receiver import KEYS, SECRETS, Receiver, receiver
 
 from tidewarden.client.replies import mapped

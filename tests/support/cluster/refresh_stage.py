@@ -16,7 +16,7 @@ import pytest
 from support.cluster.harness import Node, closing, until
 from support.cluster.mortal import MortalCluster
 from support.providers.gateway import NEXT_SECRET, Gateway, gateway
-from support.providers.section import section
+from support.providers.provider_settings import section
 
 from tidewarden.client.replies import mapped
 

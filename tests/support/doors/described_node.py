@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from support.cluster.harness import ADMIN, Cluster, Node, serving
+from support.providers.provider_settings import section
 from support.providers.sandbox_process import SandboxProcess
-from support.providers.section import section
 
 ACCOUNTS = 3
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from aiohttp import web
 from support.doors.http_app import served_in_thread, serving_app
-from support.providers.section import section
+from support.providers.provider_settings import section
 
 Fault = Callable[[web.Request, "ScriptedProvider", str], Awaitable[web.StreamResponse]]
 """

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from support.providers.certificate import make
+from support.providers.provider_settings import provider_of
 from support.providers.scripted_provider import scripted_provider
 from support.tokens import dying_node, harness
 from support.tokens.harness import eventually, in_state
@@ -33,14 +34,7 @@ ACCOUNTS = 50
 
 
 def section(server: Any, grant: str, **settings: Any) -> Provider:
-    usual = {"client_secret": Secret(server.client_secret), "rotation": "none", "timeout_s": 20.0}
-    return Provider(
-        name="p",
-        token_url=server.token_url,
-        client_id=server.client_id,
-        grant=grant,
-        **(usual | settings),
-    )
+    return provider_of(server, grant=grant, **({"rotation": "none"} | settings))
 
 
 async def generations(side: harness.Side) -> dict[str, int]:

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from support.cluster import refresh_stage
 from support.cluster.harness import CLUSTER, Cluster, Node, cluster, until
+from support.providers.provider_settings import section
 from support.providers.sandbox_process import SandboxProcess
-from support.providers.section import section
 
 # The first run may have to install oidc-provider.
 pytestmark = pytest.mark.timeout(400)

@@ -1,9 +1,11 @@
-"""The section of a node's configuration for an authorization server of a test."""
+"""A node's settings for an authorization server of a test, as text and as an object."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
+
+from tidewarden.config.load import Provider, Secret
 
 
 def section(name: str, server: Any, token_url: str = "", **settings: Any) -> str:
@@ -20,3 +22,14 @@ def section(name: str, server: Any, token_url: str = "", **settings: Any) -> str
     }
     lines = (f"{key} = {json.dumps(value)}\n" for key, value in (known | settings).items())
     return f"[providers.{name}]\n{''.join(lines)}"
+
+
+def provider_of(server: Any, name: str = "p", **settings: Any) -> Provider:
+    """Return the same as the configuration has it."""
+    known: dict[str, Any] = {
+        "token_url": server.token_url,
+        "client_id": server.client_id,
+        "client_secret": Secret(server.client_secret),
+        "timeout_s": 20.0,
+    }
+    return Provider(name=name, **(known | settings))
