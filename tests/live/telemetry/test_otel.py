@@ -81,9 +81,8 @@ def traced(
 ) -> Iterator[Traced]:
     provider = dot(accounts=2, life=600)
     with receiver() as got:
-        extra = (
-            f'[otel]\nendpoint = "{got.url}"\nmetrics_interval_s = 1.0\n'
-            + section("dot", provider, rotation="single_use")
+        extra = f'[otel]\nendpoint = "{got.url}"\nmetrics_interval_s = 1.0\n' + section(
+            "dot", provider, rotation="single_use"
         )
         with cluster(request, tmp_path_factory.mktemp("otel"), nodes=1, extra=extra) as made:
             (node,) = made.nodes.values()

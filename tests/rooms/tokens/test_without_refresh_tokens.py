@@ -410,9 +410,7 @@ async def _play(valkey: Any, folder: Path, steps: list[str]) -> None:
                 await eventually(lambda: endpoint.held)
             elif step == "answer":
                 endpoint.let_go()
-                await eventually(
-                    lambda: side.tokens.metrics()["in_flight"]["p"] <= endpoint.held
-                )
+                await eventually(lambda: side.tokens.metrics()["in_flight"]["p"] <= endpoint.held)
         endpoint.hold = False
         endpoint.let_go()
         await eventually(lambda: not side.tokens.metrics()["in_flight"]["p"])

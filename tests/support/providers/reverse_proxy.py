@@ -199,9 +199,7 @@ def _answer_of(rule: Rule) -> web.Response:
     return web.json_response(rule.body, status=rule.status, headers=rule.headers)
 
 
-def reverse_proxy(
-    server: Any, seed: int = 1
-) -> contextlib.AbstractContextManager[ReverseProxy]:
+def reverse_proxy(server: Any, seed: int = 1) -> contextlib.AbstractContextManager[ReverseProxy]:
     """Serve one in a thread of its own."""
     return served_in_thread(ReverseProxy(server, seed).serving())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from support.providers.scripted_provider import claims_of
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.manual_clock import ManualClock
 from support.providers.certificate import make
+from support.providers.scripted_provider import claims_of
 
 from tidewarden.config.load import Provider, Secret
 from tidewarden.tokens.accounts.names import brought, parse_grant
