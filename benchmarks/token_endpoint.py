@@ -5,7 +5,8 @@ A token endpoint that costs next to nothing: what is left of a refresh's time is
 
 It answers every POST with a new pair of 64 characters each, good for ``LIFE`` seconds (3600), looks
 at nothing of the request but where it ends, and keeps the number of its answers in ``FILE`` (8
-bytes, little-endian).
+bytes, little-endian). The scripted provider of the tests would take more time than what is
+measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """
 A scripted authorization server that knows the truth about every grant.
 
-A scenario says how it answers.
+A scenario says how it answers. It lives by the fast clock, on which lives end and accounts are
+late; the one of the tests (``tests/support/providers/scripted_provider.py``) has no clock and
+judges nothing.
 """
 
 from __future__ import annotations

@@ -6,13 +6,16 @@ violation, and no other.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from support.faults.history import (  # fmt: skip
     OK,
     REFUSED,
     UNKNOWN,
+    USES,
     History,
     Operation,
     crowded,
@@ -28,7 +31,12 @@ from support.faults.history import (  # fmt: skip
     ticks,
     unfinished,
 )
-from support.providers.counting_provider import Presented
+from support.providers.scripted_provider import (
+    Presented,
+    cut,
+    provider_in_thread,
+    rotate_and_cut,
+)
 
 
 def op(kind: str, key: str, invoked: float, answered: float = math.inf, **more: Any) -> Operation:
@@ -75,102 +83,123 @@ def test_a_right_history_has_no_violation() -> None:
     assert ticks(["s:1000", "s:2500"], 2, 500, "one") == []
 
 
-def test_a_put_that_was_answered_and_is_nowhere_is_lost() -> None:
-    lost = history(
-        op("put", "a", 0, 1),
-        op("put", "b", 0, 1),
-        op("put", "c", 0),
-        op("put", "d", 0, 1, outcome=REFUSED),
-    )
-    assert [text.split()[1] for text in lost_puts(lost, {"q": {"b"}, "elsewhere": {"a"}})] == ["a"]
+TWICE = op("grant", "a", 0, 1, lease=7), op("grant", "a", 2, 3, lease=8)
+PUT = op("put", "a", 0, 1)
+ACKED = op("put", "a", 0, 1), op("ack", "a", 1, 2, lease=7)
+Rule = Callable[[History], list[str]]
 
 
-def test_a_history_that_lacks_what_its_checks_look_at() -> None:
-    tried = history(
-        op("put", "a", 0, 1), op("ack", "a", 2, lease=7), op("touch", "a", 2, 3, outcome=REFUSED)
-    )
-    assert lacking(tried, ("put", "ack", "touch"), ("q",)) == [
-        "not one ack was answered OK", "not one touch was answered OK", "nothing was handed out of q",
-    ]  # fmt: skip
+def lost(history: History) -> list[str]:
+    return lost_puts(history, {"q": {"b"}, "elsewhere": {"a"}})
 
 
-def test_a_delivered_task_that_is_gone_without_an_ack() -> None:
-    grants = [op("grant", key, 0, 1, lease=number) for number, key in enumerate("abcd")]
-    gone = history(
-        *grants, op("ack", "b", 2, lease=1), op("ack", "c", 2, 3, lease=2, outcome=REFUSED)
-    )
-    assert [text.split()[1] for text in unfinished(gone, {"q": {"d"}})] == ["a", "c"]
-    assert unfinished(gone, {"another": ()}) == []
+def gone(history: History) -> list[str]:
+    return unfinished(history, {"q": {"d"}})
 
 
-def test_a_put_that_made_two_tasks() -> None:
-    assert put_once(history(op("grant", "a", 0, 1, lease=7)), "q", {"b"}, 3) == [
-        "3 tasks were put for 2 ids in q"
-    ]
+def tried(history: History) -> list[str]:
+    return lacking(history, ("put", "ack", "touch"), ("q",))
+
+
+def doubled(history: History) -> list[str]:
+    return put_once(history, "q", {"b"}, 3)
+
+
+def crowd(history: History) -> list[str]:
+    return crowded(history, lambda place, key: "lane")
+
+
+def read(history: History) -> list[str]:
+    return generations(history, [])
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("rule", "asked", "said"),
     [
-        (
-            op("wait", "a", 3, 4, value=("done", "8")),
-            "told to be done ('8'); acknowledged under ['7']",
-        ),
-        (op("wait", "b", 3, 4, value=("done", "")), "told to be done ('')"),
-        (op("wait", "a", 3, 4, value=("timeout", "")), "told not to have ended"),
-        (op("wait", "a", 3, 4, value=("unknown", "")), "told to be unknown soon after"),
-        (op("wait", "a", 3, 4, value=("buried", "losses")), "told to be buried"),
-        (op("wait", "d", 2, 3, value=("done", "")), "given to c after it was told to be done"),
+        (lost, (PUT, op("put", "b", 0, 1)), ["lost: a of q"]),
+        (gone, (op("grant", "a", 0, 1),), ["gone: a of q"]),
+        (gone, (op("grant", "a", 0, 1), op("ack", "a", 2, 3, outcome=REFUSED)), ["gone: a of q"]),
+        (tried, (PUT, op("ack", "a", 2), op("touch", "a", 2, 3, outcome=REFUSED)),
+         ["not one ack was", "not one touch was", "nothing was handed out of q"]),
+        (doubled, (op("grant", "a", 0, 1, lease=7),), ["3 tasks were put for 2 ids in q"]),
+        (results, (*ACKED, op("wait", "a", 3, 4, value=("done", "8"))),
+         ["told to be done ('8'); acknowledged under ['7']"]),
+        (results, (PUT, op("ack", "a", 1, 2, lease=7, outcome=REFUSED),
+                   op("wait", "a", 3, 4, value=("done", ""))), ["told to be done ('')"]),
+        (results, (*ACKED, op("wait", "a", 3, 4, value=("timeout", ""))),
+         ["told not to have ended"]),
+        (results, (*ACKED, op("wait", "a", 3, 4, value=("unknown", ""))), ["unknown soon after"]),
+        (results, (*ACKED, op("wait", "a", 3, 4, value=("buried", "losses"))), ["to be buried"]),
+        (results, (op("grant", "d", 4, 5, lease=9), op("ack", "d", 1, lease=8),
+                   op("wait", "d", 2, 3, value=("done", ""))),
+         ["given to c after it was told to be done"]),
+        (read, (op("read", "x", 0, 1, value="NOTFOUND", outcome=REFUSED),),
+         ["x: there is no such account"]),
+        (read, (op("read", "x", 0, 1, value=3), op("read", "x", 2, 3, value=2)),
+         ["x: generation 2 was read after 3"]),
+        (epochs, (op("fence", "epoch", 0, 1, lease=0), op("fence", "epoch", 2, 3, lease=4),
+                  op("fence", "epoch", 5, 6, lease=0)), ["the fence went from epoch 4 to 0"]),
+        (lease_numbers, (op("grant", "a", 0, 1, lease=7), op("grant", "a", 2, 3, lease=6)),
+         ["lease 6 was given after 7"]),
+        (lease_numbers, (op("grant", "a", 0, 1, lease=7), op("grant", "a", 2, 3, lease=7)),
+         ["was given 2 times", "lease 7 was given after 7"]),
+        (lease_numbers, (op("grant", "a", 0, 3, lease=7), op("grant", "a", 2, 4, lease=7)),
+         ["was given 2 times"]),
+        *((old_numbers, (*TWICE, op(verb, "a", 4, 5, lease=7)),
+           [f"{verb} of a in q under 7 succeeded after 8"]) for verb in USES),
+        (old_numbers, (op("grant", "a", 0, 1, lease=7), op("grant", "a", 0, 3, lease=8),
+                       op("ack", "a", 1, 4, lease=7), op("ack", "a", 3, 5, lease=8)),
+         ["a in q was acknowledged under [7, 8]"]),
+        (old_numbers, (op("grant", "a", 0, 1, lease=7), op("ack", "a", 1, 2, lease=7),
+                       op("grant", "a", 3, 4, lease=8)), ["a in q was given to c after its ack"]),
     ],
-)
-def test_ends_that_were_told_otherwise(told: Operation, said: str) -> None:
-    puts = op("put", "a", 0, 1), op("put", "b", 0, 1), op("grant", "d", 4, 5, lease=9)
-    acked = (
-        op("ack", "a", 1, 2, lease=7),
-        op("ack", "b", 1, 2, lease=7, outcome=REFUSED),
-        op("ack", "d", 1, lease=8),
-    )
-    assert said in " ".join(results(history(*puts, *acked, told)))
+)  # fmt: skip
+def test_a_violation_is_seen(rule: Rule, asked: tuple[Operation, ...], said: list[str]) -> None:
+    found = rule(history(*asked))
+    assert len(found) == len(said), found
+    assert all(one in text for one, text in zip(said, found, strict=True)), found
 
 
 @pytest.mark.parametrize(
-    "told",
+    ("rule", "asked"),
     [
-        op("wait", "a", 2, 5, value=("timeout", "")),  # acknowledged meanwhile
-        op("wait", "a", 2, 30, value=("unknown", "")),  # long ago
-        op("wait", "b", 2, 3, value=("done", "7")),  # its ack was not heard of
+        (lost, (op("put", "c", 0), op("put", "d", 0, 1, outcome=REFUSED))),
+        (gone, (op("grant", "b", 0, 1, lease=1), op("ack", "b", 2, lease=1))),  # perhaps unheard
+        (gone, (op("grant", "d", 0, 1),)),  # it still lies there
+        (results, (PUT, op("ack", "a", 3, 4, lease=7),
+                   op("wait", "a", 2, 5, value=("timeout", "")))),
+        (results, (*ACKED, op("wait", "a", 2, 30, value=("unknown", "")))),  # long ago
+        (results, (PUT, op("ack", "a", 1, lease=7), op("wait", "a", 2, 3, value=("done", "7")))),
+        (read, (op("read", "x", 0, 1, value="stale", outcome=REFUSED),)),
+        # Of grants that overlap in time nobody knows which came first.
+        (lease_numbers, (op("grant", "a", 0, 5, lease=7), op("grant", "a", 1, 4, lease=6))),
+        *((old_numbers, (*TWICE, op(verb, "a", 1, 2.5, lease=7))) for verb in USES),  # under way
+        *((old_numbers, (*TWICE, op(verb, "a", 4, 5, lease=7, outcome=REFUSED))) for verb in USES),
+        # A lease of which nothing was heard again may have ended at once.
+        (crowd, (op("grant", "a", 0, 1, lease=1), op("grant", "b", 2, 3, lease=2),
+                 op("ack", "b", 4, 5, lease=2), op("ack", "a", 4, lease=1),
+                 op("ack", "a", 4, 5, lease=1, outcome=REFUSED))),
     ],
-)
-def test_ends_that_may_be_told_so(told: Operation) -> None:
-    puts = op("put", "a", 0, 1), op("put", "b", 0, 1)
-    acked = op("ack", "a", 3, 4, lease=7), op("ack", "b", 1, lease=7)
-    assert results(history(*puts, *acked, told)) == []
+)  # fmt: skip
+def test_what_may_be_is_no_violation(rule: Rule, asked: tuple[Operation, ...]) -> None:
+    assert rule(history(*asked)) == []
 
 
 def test_lanes_that_hold_more_than_their_limit() -> None:
     many = [op("grant", key, 0, at, lease=at) for at, key in enumerate("abc", 1)]
-    uses = [
-        op("touch", "a", 6, 7, lease=1),
-        op("ack", "b", 5, 6, lease=2),
-        op("ack", "c", 4, 5, lease=3),
+    uses = [op("touch", "a", 6, 7, lease=1), op("ack", "b", 5, 6, lease=2)]
+    full = history(*many, *uses, op("ack", "c", 4, 5, lease=3))
+    assert crowd(full) == [
+        "['a', 'b'] of lane in q were held at a time",
+        "['a', 'b', 'c'] of lane in q were held at a time",
     ]
-    full = history(*many, *uses)
-    assert crowded(full, lambda place, key: "lane") == [
-        "['a', 'b'] of lane in q were held at a time", "['a', 'b', 'c'] of lane in q were held at a time",
-    ]  # fmt: skip
     assert len(crowded(full, lambda place, key: "lane", 2)) == 1
     assert crowded(full, lambda place, key: key) == []
     assert crowded(full, lambda place, key: None) == []
 
 
-def test_a_lease_of_which_nothing_was_heard_again_may_have_ended_at_once() -> None:
-    grants = (
-        op("grant", "a", 0, 1, lease=1),
-        op("grant", "b", 2, 3, lease=2),
-        op("ack", "b", 4, 5, lease=2),
-    )
-    lost = op("ack", "a", 4, lease=1), op("ack", "a", 4, 5, lease=1, outcome=REFUSED)
-    assert crowded(history(*grants, *lost), lambda place, key: "lane") == []
+def test_a_queue_that_nobody_asked_about_has_lost_nothing() -> None:
+    assert unfinished(history(op("grant", "a", 0, 1)), {"another": ()}) == []
 
 
 def test_how_late_tasks_came_after_the_last_fault() -> None:
@@ -187,77 +216,7 @@ def test_how_late_tasks_came_after_the_last_fault() -> None:
     assert lateness_s(history(*puts, *grants), 5) == [0.5, 1.0]
 
 
-def test_an_account_that_a_reader_does_not_find() -> None:
-    assert generations(history(op("read", "x", 0, 1, value="NOTFOUND", outcome=REFUSED)), []) == [
-        "x: there is no such account"
-    ]
-    assert generations(history(op("read", "x", 0, 1, value="stale", outcome=REFUSED)), []) == []
-
-
-def test_a_fence_that_is_gone_has_fallen() -> None:
-    gone = history(
-        op("fence", "epoch", 0, 1, lease=0),
-        op("fence", "epoch", 2, 3, lease=4),
-        op("fence", "epoch", 5, 6, lease=0),
-    )
-    assert epochs(gone) == ["the fence went from epoch 4 to 0"]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [
-        (
-            op("grant", "a", 0, 1, lease=7),
-            op("grant", "a", 2, 3, lease=6),
-            "lease 6 was given after 7",
-        ),
-        (op("grant", "a", 0, 1, lease=7), op("grant", "a", 2, 3, lease=7), "was given 2 times"),
-        (op("grant", "a", 0, 3, lease=7), op("grant", "a", 2, 4, lease=7), "was given 2 times"),
-    ],
-)
-def test_lease_numbers_that_go_back_or_are_given_twice(
-    first: Operation, second: Operation, said: str
-) -> None:
-    assert said in " ".join(lease_numbers(history(first, second)))
-
-
-def test_grants_that_overlap_in_time_may_be_seen_in_any_order() -> None:
-    assert (
-        lease_numbers(history(op("grant", "a", 0, 5, lease=7), op("grant", "a", 1, 4, lease=6)))
-        == []
-    )
-
-
-@pytest.mark.parametrize("verb", ["ack", "touch", "release", "fail"])
-def test_a_use_of_an_old_number_that_succeeds(verb: str) -> None:
-    grants = op("grant", "a", 0, 1, lease=7), op("grant", "a", 2, 3, lease=8)
-    late = old_numbers(history(*grants, op(verb, "a", 4, 5, lease=7)))
-    assert len(late) == 1
-    assert f"{verb} of a in q under 7 succeeded after 8" in late[0]
-    assert old_numbers(history(*grants, op(verb, "a", 1, 2.5, lease=7))) == [], (
-        "both were under way"
-    )
-    assert old_numbers(history(*grants, op(verb, "a", 4, 5, lease=7, outcome=REFUSED))) == []
-
-
-def test_a_task_that_is_acknowledged_under_two_numbers() -> None:
-    grants = op("grant", "a", 0, 1, lease=7), op("grant", "a", 0, 3, lease=8)
-    twice = history(*grants, op("ack", "a", 1, 4, lease=7), op("ack", "a", 3, 5, lease=8))
-    assert "a in q was acknowledged under [7, 8]" in old_numbers(twice)
-
-
-def test_a_task_that_comes_again_after_its_ack() -> None:
-    again = history(
-        op("grant", "a", 0, 1, lease=7),
-        op("ack", "a", 1, 2, lease=7),
-        op("grant", "a", 3, 4, lease=8),
-    )
-    assert old_numbers(again) == ["a in q was given to c after its ack"]
-
-
-def test_epochs_that_fall_or_have_two_leaders() -> None:
-    fell = history(op("fence", "epoch", 0, 1, lease=5), op("fence", "epoch", 2, 3, lease=4))
-    assert epochs(fell) == ["the fence went from epoch 5 to 4"]
+def test_an_epoch_has_one_leader() -> None:
     assert epochs(history(claims=((4, "n0.1"), (4, "n1.1")))) == [
         "epoch 4 was led by ['n0.1', 'n1.1']"
     ]
@@ -269,11 +228,6 @@ def test_ticks_that_are_missing_doubled_or_off() -> None:
     ]
     assert ticks(["s:1000", "s:1500"], 3, 500, "all") == ["3 tasks were put for 2 ticks"]
     assert "too near" in ticks(["s:1000", "s:1200"], 2, 500, "one")[0]
-
-
-def test_generations_that_go_back_for_a_reader() -> None:
-    back = history(op("read", "x", 0, 1, value=3), op("read", "x", 2, 3, value=2))
-    assert generations(back, []) == ["x: generation 2 was read after 3"]
 
 
 @pytest.mark.parametrize(
@@ -292,3 +246,26 @@ def test_refresh_tokens_out_of_order_refused_or_sent_again(
 ) -> None:
     stored = history(op("read", "x", 3, 4, value=2)) if "stored" in said else history()
     assert any(said in text for text in generations(stored, shown))
+
+
+def test_the_provider_writes_down_each_use_of_a_refresh_token() -> None:
+    """Its log is what ``generations`` judges by."""
+    with (
+        provider_in_thread(1, 60, grace_s=60.0) as provider,
+        httpx.Client(trust_env=False, verify=False) as client,
+    ):
+
+        def ask(number: int) -> int:
+            form = {"grant_type": "refresh_token", "refresh_token": f"a0.{number}"}
+            return client.post(provider.url, data=form).status_code
+
+        assert [ask(number) for number in (0, 0, 1, 0)] == [200, 200, 200, 400]
+        provider.faults.extend([cut, rotate_and_cut])
+        for _ in range(2):
+            with pytest.raises(httpx.HTTPError):
+                ask(2)
+        assert ask(2) == 200
+    assert [(one.account, one.generation, one.answer) for one in provider.log] == [
+        ("a0", 0, "new"), ("a0", 0, "again"), ("a0", 1, "new"), ("a0", 0, "refused"),
+        ("a0", 2, "new"), ("a0", 2, "again"),
+    ]  # fmt: skip

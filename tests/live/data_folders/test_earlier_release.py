@@ -12,7 +12,6 @@ import json
 import signal
 import sys
 import tarfile
-import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +22,18 @@ import redis
 from support.cluster.processes import START_S, spawn, until
 from support.data_folders.earlier_release import (
     FAR_MS,
+    HOOK_KEY,
     MANY,
     READER_SECRET,
     Node,
-    Provider,
     events_of,
     exported,
     first_token,
     metric_names,
 )
+from support.doors.http_app import served_in_thread
+from support.providers.scripted_provider import ScriptedProvider, scripted_provider
+from support.providers.webhook_receiver import Receiver, receiver
 
 from benchmarks.ports import free_ports
 
@@ -63,13 +65,15 @@ REMEMBERED_MS = 30 * 86_400_000
 @dataclass
 class Served:
     """
-    Holds what the tests ask: a node that serves the folder, its provider, and what was made.
+    Holds what the tests ask: a node that serves the folder, the servers that were its provider
+    and its webhook, and what was made.
 
     ``made`` is the content of ``made.json``; ``now_ms`` the store's time when the nodes served.
     """
 
     node: Node
-    provider: Provider
+    provider: ScriptedProvider
+    hooks: Receiver
     made: dict[str, Any]
     base_port: int
     now_ms: int
@@ -90,12 +94,25 @@ class Served:
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
+    """Have the folder served, by a provider that knows every refresh token of it."""
+    extra = {"instance_url": "https://login.example.org"}
+    made = scripted_provider(life_s=31_000_000, any_number=True, extra=extra)
+    with (
+        served_in_thread(made) as provider,
+        served_in_thread(receiver(HOOK_KEY)) as hooks,
+        tarfile.open(request.param) as archive,
+    ):
+        yield from serve(archive, tmp_path_factory.mktemp("earlier"), provider, hooks)
+
+
+def serve(
+    archive: tarfile.TarFile, parent: Path, provider: ScriptedProvider, hooks: Receiver
+) -> Iterator[Served]:
     """Unpack the folder and have it served."""
-    parent = tmp_path_factory.mktemp("earlier")
-    with tarfile.open(request.param) as archive:
-        archive.extractall(parent, filter="data")
-    provider, base, config = Provider(), free_ports(40), parent / "config.toml"
-    config.write_text(config.read_text().replace("@PORT@", str(provider.port)))
+    archive.extractall(parent, filter="data")
+    base, config = free_ports(40), parent / "config.toml"
+    text = config.read_text().replace("http://127.0.0.1:@PORT@/hook", hooks.url)
+    config.write_text(text.replace("@PORT@", str(provider.port)))
     words = [
         "up",
         "--data-dir",
@@ -118,7 +135,8 @@ def served(
         until(lambda: node.ask("R.STATUS")["leader"], what="a leader")
         seconds, micros = node.ask("TIME")
         made = json.loads((parent / "made.json").read_text())
-        yield Served(node, provider, made, base, int(seconds) * 1000 + int(micros) // 1000)
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        yield Served(node, provider, hooks, made, base, now_ms)
         for path in (parent / "data").glob("n*/n*.log"):
             lines = [line for line in path.read_text().splitlines() if '"trace"' in line]
             assert not lines, lines
@@ -308,7 +326,7 @@ def test_tokens_open_and_are_as_they_were(served: Served) -> None:
     for name in well:
         if before[name]["expires_at_ms"] <= served.now_ms + 60_000:
             # it was due, and has its turn
-            assert served.provider.seen.count(before[name]["refresh_token"]) == 1, name
+            assert served.provider.requests[before[name]["refresh_token"]] == 1, name
             continue
         assert now[name] == before[name], name
         token, kind, expires_at_ms, generation, state, *_ = served.node.ask("T.GET", name)
@@ -330,20 +348,16 @@ def test_the_dead_stay_dead_and_the_others_are_refreshed(served: Served) -> None
     """Who is in trouble or due is asked for, once, with the token that lay sealed in the store."""
     for name in ("shop/dead", "shop/refused", "shop/untold"):
         assert served.account(name)["state"] == "dead"
-        assert served.provider.seen.count(first_token(name)) == 0
+        assert served.provider.requests[first_token(name)] == 0
     for name in IN_TROUBLE:
         served.node.ask("T.REFRESH", name, "GENERATION", 1)  # its next try may be some while ahead
     for name in (*IN_TROUBLE, "shop/due", *UNDER_WAY):
         until(
             lambda name=name: served.account(name)["state"] == "fresh", what=f"{name} is refreshed"
         )
-        assert served.provider.seen.count(first_token(name)) == 1, name
-        assert served.node.ask("T.GET", name)[0] == f"access-{following(name)}"
-
-
-def following(name: str) -> str:
-    """Return the refresh token that comes of the first."""
-    return f"{urllib.parse.quote(name.replace('/', '.', 1), safe='@')}.1"
+        assert served.provider.requests[first_token(name)] == 1, name
+        second = f"secret-access-{first_token(name).removesuffix('.0')}-1"
+        assert served.node.ask("T.GET", name)[0] == second
 
 
 def test_an_answer_in_the_journal_is_stored_and_not_asked_for_again(served: Served) -> None:
@@ -351,7 +365,7 @@ def test_an_answer_in_the_journal_is_stored_and_not_asked_for_again(served: Serv
         lambda: served.account("shop/journaled")["state"] == "fresh",
         what="the journal's answer is stored",
     )
-    assert served.provider.seen.count("shop.journaled.0") == 0
+    assert served.provider.requests["shop.journaled.0"] == 0
     row = exported(served.node)["shop/journaled"]
     assert (row["refresh_token"], row["access_token"]) == (
         "shop.journaled.1",
@@ -378,7 +392,7 @@ def test_events_go_on_from_where_they_were(served: Served) -> None:
     assert events_of(served.node)[: len(before)] == before
     owed = {event["id"] for event in (*before, *untold) if event["type"].startswith("account.")}
     until(
-        lambda: owed <= set(served.provider.hooks),
+        lambda: owed <= {message_id for message_id, _ in served.hooks.got},
         what="the webhook hears of them",
     )
 

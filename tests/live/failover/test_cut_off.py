@@ -15,7 +15,7 @@ import redis
 from support.cluster.harness import CLUSTER, Node, serving, until, until_async
 from support.cluster.stale_sweep import catch_a_sweep, fence, quiet, refused_by, unchanged
 from support.faults.faulty import LIFE_S, FaultyCluster
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.scripted_provider import ScriptedProvider, provider_in_thread
 
 TASKS = 3
 SETTLE_S = 60.0
@@ -23,8 +23,8 @@ STEADY = "[raft]\npace = 3.0\n"  # a starved machine must not elect where nothin
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[CountingProvider]:
-    with provided(CountingProvider(6, LIFE_S)) as made:
+def provider() -> Iterator[ScriptedProvider]:
+    with provider_in_thread(6, LIFE_S) as made:
         yield made
 
 
@@ -32,7 +32,7 @@ def provider() -> Iterator[CountingProvider]:
 def nodes(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    provider: CountingProvider,
+    provider: ScriptedProvider,
 ) -> Iterator[FaultyCluster]:
     with serving(
         request,
@@ -171,7 +171,7 @@ def test_a_node_that_lost_only_its_raft_links_is_not_dead(healed: FaultyCluster)
 
 
 async def test_without_a_quorum_only_the_sweep_waits(
-    healed: FaultyCluster, provider: CountingProvider
+    healed: FaultyCluster, provider: ScriptedProvider
 ) -> None:
     """
     Every node alone, the store there: puts, takes, due times and refreshes are punctual on each; no

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 from support.cluster.harness import Cluster, cluster_of_module, until_async
+
+from tidewarden.client.replies import mapped
 
 LONG_MS = 120_000
 
@@ -143,21 +144,17 @@ async def test_a_command_goes_on_when_its_node_dies(healed: Cluster, tmp_path: P
     ) as process:
         await until_async(lambda: others[0].say("L.LIST")[0], what="it holds the lock")
         await asyncio.sleep(1)
-        fence = dict_of(others[0].say("L.PEEK", "long"))["fence"]
+        fence = mapped(others[0].say("L.PEEK", "long"))["fence"]
         first.kill()
         await until_async(
             lambda: "n0" not in [row[0] for row in registered(healed)], what="its node is buried"
         )
         await asyncio.sleep(6)  # longer than the grace
         assert process.poll() is None
-        assert dict_of(others[0].say("L.PEEK", "long"))["fence"] == fence
+        assert mapped(others[0].say("L.PEEK", "long"))["fence"] == fence
         done.touch()
         assert await asyncio.to_thread(process.wait, 60) == 0
     assert not healed.audit("_locks", 8)
-
-
-def dict_of(flat: Any) -> dict[str, Any]:
-    return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def registered(cluster: Cluster) -> list[tuple[str, int]]:

@@ -17,7 +17,10 @@ from typing import Any
 import pytest
 import redis
 from support.cluster.harness import Cluster, Node, background, cluster_of_module, until, until_async
-from support.faults.traffic import Delivery, Traffic
+from support.faults.history import Operation
+from support.faults.traffic import Traffic
+
+from tidewarden.client.replies import mapped
 
 EVERY_MS = 200
 LONG_MS = 600_000  # a lease that surely does not end by its time
@@ -67,8 +70,7 @@ async def test_a_consumers_socket_is_cut(healed: Cluster, how: str) -> None:
     assert sorted(row[1] for row in again) == [f"t{number}" for number in range(5)]
     assert {row[4] for row in again} == {1}, "a disconnect is no attempt"
     assert min(row[2] for row in again) > max(row[2] for row in held), "lease numbers grow"
-    seen = third.say("Q.PEEK", queue, "t0")
-    peeked = seen if isinstance(seen, dict) else dict(zip(seen[::2], seen[1::2], strict=True))
+    peeked = mapped(third.say("Q.PEEK", queue, "t0"))
     assert (peeked["losses"], peeked["node"]) == (1, there.name)
     old = next(row for row in held if row[1] == "t0")
     with pytest.raises(redis.ResponseError, match="NOTHELD"):
@@ -81,20 +83,20 @@ async def test_a_consumers_socket_is_cut(healed: Cluster, how: str) -> None:
     assert not healed.audit(queue)
 
 
-async def hold(traffic: Traffic, node: Node, count: int) -> tuple[Any, list[Delivery]]:
+async def hold(traffic: Traffic, node: Node, count: int) -> tuple[Any, list[Operation]]:
     """A consumer that takes tasks and keeps them: the client, and what it holds."""
-    client = await traffic.connect(node)
-    held: list[Delivery] = []
+    client = await traffic.connected(node)
+    held: list[Operation] = []
     while len(held) < count:
         held += await traffic.take(client, node, count - len(held), lease_ms=LONG_MS)
     return client, held
 
 
-def again(traffic: Traffic, held: list[Delivery]) -> dict[str, Delivery]:
+def again(traffic: Traffic, held: list[Operation]) -> dict[str, Operation]:
     """Where the tasks that somebody held were delivered next, by id."""
-    leases = {delivery.lease for delivery in held}
-    ids = {delivery.task_id for delivery in held}
-    return {d.task_id: d for d in traffic.deliveries if d.task_id in ids and d.lease not in leases}
+    leases = {grant.lease for grant in held}
+    ids = {grant.key for grant in held}
+    return {d.key: d for d in traffic.deliveries() if d.key in ids and d.lease not in leases}
 
 
 async def test_the_leader_is_stopped_and_goes_on(healed: Cluster) -> None:
@@ -106,7 +108,7 @@ async def test_the_leader_is_stopped_and_goes_on(healed: Cluster) -> None:
     before = old.status()
     traffic = Traffic("paused", list(healed.nodes.values()))
     others = healed.others(old)
-    parked = await traffic.connect(old)
+    parked = await traffic.connected(old)
     async with background(
         *(traffic.produce(node) for node in others), *(traffic.consume(node) for node in others)
     ):
@@ -126,16 +128,13 @@ async def test_the_leader_is_stopped_and_goes_on(healed: Cluster) -> None:
             f"sweeping under epoch {epoch} on {new.name} after {time.monotonic() - stopped:.2f} s"
         )
         await until_async(
-            lambda: again(traffic, held).keys() == {d.task_id for d in held},
+            lambda: again(traffic, held).keys() == {d.key for d in held},
             what="the held come back",
         )
         back = again(traffic, held)
-        print(
-            f"what it held was taken again after {max(d.at for d in back.values()) - stopped:.2f} s"
-        )
-        assert {delivery.attempt for delivery in back.values()} == {1}, (
-            "a node's death is no attempt"
-        )
+        worst_s = max(d.answered for d in back.values()) - stopped
+        print(f"what it held was taken again after {worst_s:.2f} s")
+        assert {d.value for d in back.values()} == {1}, "a node's death is no attempt"
         others[0].say("Q.PUT", "elsewhere", "x", "ID", "late")
 
         old.thaw()
@@ -150,7 +149,7 @@ async def test_the_leader_is_stopped_and_goes_on(healed: Cluster) -> None:
         assert any("registered as" in line for line in old.messages())
 
         with pytest.raises(redis.ResponseError, match="NOTHELD"):
-            await holder.execute_command("Q.ACK", traffic.queue, held[0].task_id, held[0].lease)
+            await holder.execute_command("Q.ACK", traffic.queue, held[0].key, held[0].lease)
         rows = await asyncio.wait_for(waiting, 60)
         assert [row[1] for row in rows] == ["late"], (
             "the take that waited through it all got a task"
@@ -176,11 +175,7 @@ def check_ticks(node: Node) -> None:
     """
     assert node.say("S.DELETE", "beat") == 1
     tasks, _ = node.say("Q.PEEK", "beats", "STATE", "ready", "COUNT", 1000)
-    rows = [
-        row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
-        for row in tasks
-    ]
-    ticks = sorted(int(row["id"].split(":")[1]) for row in rows)
+    ticks = sorted(int(row["id"].split(":")[1]) for row in map(mapped, tasks))
     print(f"{len(ticks)} ticks of {EVERY_MS} ms, gaps {Counter(b - a for a, b in pairwise(ticks))}")
     assert len(ticks) > 5
     assert {b - a for a, b in pairwise(ticks)} == {EVERY_MS}
@@ -213,18 +208,16 @@ async def test_the_leader_is_killed(healed: Cluster) -> None:
         )
         assert new is not old
         await until_async(
-            lambda: again(traffic, held).keys() == {d.task_id for d in held},
+            lambda: again(traffic, held).keys() == {d.key for d in held},
             what="the held come back",
         )
         back = again(traffic, held)
-        worst_s = max(delivery.at for delivery in back.values()) - killed
+        worst_s = max(d.answered for d in back.values()) - killed
         print(
             f"what was held through it was taken again after {worst_s:.2f} s; its leases had ten"
             " minutes"
         )
-        assert {delivery.attempt for delivery in back.values()} == {1}, (
-            "a node's death is no attempt"
-        )
+        assert {d.value for d in back.values()} == {1}, "a node's death is no attempt"
         count = len(traffic.put)
         await until_async(lambda: len(traffic.put) > count + 100, what="tasks flow on")
         await traffic.drained(healed)

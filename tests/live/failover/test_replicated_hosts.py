@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.faults.host_faults import HOSTS
-from support.faults.host_siege import host_siege, weather
+from support.faults.host_siege import host_siege
 from support.faults.hosts import absent
+from support.faults.siege import weather
 
 SHORT = (
     ("kill the primary's host",), ("kill the primary's store",),

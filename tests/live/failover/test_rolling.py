@@ -31,7 +31,7 @@ from support.cluster.harness import (
     until,
     until_async,
 )
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.scripted_provider import ScriptedProvider, provider_in_thread
 
 from tidewarden.client import AsyncClient, AsyncTask, Worker
 
@@ -40,12 +40,12 @@ QUEUE = "rolling"
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[CountingProvider]:
+def provider() -> Iterator[ScriptedProvider]:
     """
     Who refuses each refresh token that was used: an answer that is not waited for costs the
     account.
     """
-    with provided(CountingProvider(1, 3600, grace_s=0)) as made:
+    with provider_in_thread(1, 3600, grace_s=0.0) as made:
         yield made
 
 
@@ -53,7 +53,7 @@ def provider() -> Iterator[CountingProvider]:
 def nodes(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    provider: CountingProvider,
+    provider: ScriptedProvider,
 ) -> Iterator[Cluster]:
     extra = CALM + provider.toml(provider.port, margin_s=60, timeout_s=30)
     with cluster(request, tmp_path_factory.mktemp("rolling"), extra=extra) as made:
@@ -200,7 +200,7 @@ async def test_what_a_node_does_when_it_is_told_to_end(nodes: Cluster) -> None:
 
 
 async def test_a_refresh_that_is_under_way_when_its_node_ends_is_finished(
-    nodes: Cluster, provider: CountingProvider
+    nodes: Cluster, provider: ScriptedProvider
 ) -> None:
     """
     The node leads besides: it hands over and sends waiting takes away at once; the answer is stored

@@ -14,6 +14,8 @@ import pytest
 import redis
 from support.cluster.harness import ADMIN, Cluster, Node, cluster_of_module, until, until_async
 
+from tidewarden.client.replies import mapped
+
 TASKS = 5
 LONG_MS = 600_000  # a lease that surely does not end by its time
 
@@ -41,9 +43,7 @@ def burials(cluster: Cluster, victim: Node) -> int:
 
 
 def leased(node: Node, queue: str) -> int:
-    stats = node.say("Q.STATS", queue)
-    found = stats if isinstance(stats, dict) else dict(zip(stats[::2], stats[1::2], strict=True))
-    return int(found["leased"])
+    return int(mapped(node.say("Q.STATS", queue))["leased"])
 
 
 @pytest.mark.parametrize("which", ["follower", "leader"])

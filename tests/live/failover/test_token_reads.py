@@ -13,7 +13,7 @@ import redis
 from support.cluster.harness import TROUBLE, Node, until
 from support.faults.history import REFUSED, History, Operation, generations
 from support.faults.hosts import STORE, HostCluster
-from support.providers.counting_provider import CountingProvider
+from support.providers.scripted_provider import ScriptedProvider
 
 ACCOUNT = "a0"
 NAME = f"counted/{ACCOUNT}"
@@ -75,7 +75,7 @@ class Readers:
 
 
 @pytest.fixture
-def account(hosts: HostCluster, counted: CountingProvider) -> Iterator[int]:
+def account(hosts: HostCluster, counted: ScriptedProvider) -> Iterator[int]:
     """The generation of an account that every node shows."""
     node = hosts.leader()
     if not shown(node):
@@ -129,7 +129,7 @@ def test_a_former_primary_that_nobody_hears_shows_nothing_older(
 
 @pytest.mark.timeout(300)
 def test_what_only_a_primary_has_that_loses_its_place_is_shown_to_nobody(
-    hosts: HostCluster, account: int, counted: CountingProvider
+    hosts: HostCluster, account: int, counted: ScriptedProvider
 ) -> None:
     """An account is refreshed there while no other store copies it, and another takes over."""
     former = hosts.primary()

@@ -5,15 +5,15 @@ sees, and cuts stay true.
 
 from __future__ import annotations
 
+import contextlib
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 from support.cluster.harness import until
+from support.store.echo import echoing, said, silent
 from support.store.proxy import Proxy, Way
-from support.store.silence import silent
 
 from benchmarks.network import Network, inside, missing, missing_led
 
@@ -33,19 +33,8 @@ class Ends:
         self.proxy.of_peer = {
             self.network.addresses[one]: {"up": Way(), "down": Way()} for one in "ac"
         }
-        self.seen: list[str] = []
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        """Send everybody back what they send."""
-        while True:
-            try:
-                peer, (address, _) = self.server.accept()
-            except OSError:
-                return
-            self.seen.append(address)
-            threading.Thread(target=echo, args=(peer,), daemon=True).start()
+        self._serving = contextlib.ExitStack()
+        self.seen = self._serving.enter_context(echoing(self.server))
 
     def way(self, source: str, direction: str) -> Way:
         return self.proxy.of_peer[self.network.addresses[source]][
@@ -65,25 +54,9 @@ class Ends:
         return made
 
     def close(self) -> None:
-        self.server.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self.server.close()
+        self._serving.close()
         self.proxy.close()
         self.network.close()
-
-
-def echo(peer: socket.socket) -> None:
-    with peer:
-        try:
-            while data := peer.recv(1000):
-                peer.sendall(data)
-        except OSError:
-            return
-
-
-def said(line: socket.socket, words: bytes) -> bytes:
-    line.sendall(words)
-    return line.recv(1000)
 
 
 @pytest.fixture(scope="module")
@@ -122,15 +95,6 @@ def test_what_one_node_says_is_held_back_and_what_the_other_says_is_not(
         assert said(other, b"through") == b"through", "the ways of another node are its own"
         ends.proxy.calm()
         assert line.recv(1000) == b"held"
-
-
-def test_a_link_between_nodes_is_reset(ends: Ends) -> None:
-    with ends.line("a") as line:
-        assert said(line, b"x") == b"x"
-        ends.way("a", "up").reset_chance = 1.0
-        line.sendall(b"y")
-        with pytest.raises(ConnectionResetError):
-            line.recv(1)
 
 
 @pytest.mark.parametrize("cut", [("a", "b"), ("b", "a")])

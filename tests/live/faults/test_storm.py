@@ -6,14 +6,12 @@ checker judges it.
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
-from support.cluster.harness import background
 from support.faults import faults, link_faults
 from support.faults.faulty import absent
-from support.faults.siege import end, progress, siege, struck
+from support.faults.siege import siege, weather
 from support.faults.storm import CATALOGUE
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "300"))
@@ -43,17 +41,11 @@ def test_what_cannot_be_done_here_is_said(part: str, tmp_path: Path) -> None:
 async def test_a_short_round(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """A fixed seed and ten faults, of every family."""
     async with siege(request, tmp_path, 4, short=True) as (storm, workload):
-        begun, slowest_s = time.monotonic(), 0.0
         storm.longest_s = 2.5
-        async with background(*workload.jobs()):
-            await progress(storm, workload)
-            for names in SHORT:
-                if possible := [
-                    CATALOGUE[name] for name in names if CATALOGUE[name] in storm.able()
-                ]:
-                    await storm.strike(*possible)
-                    slowest_s = max(slowest_s, await progress(storm, workload))
-            await end(storm, workload, begun, slowest_s)
+        able = storm.able()
+        chosen = [[CATALOGUE[name] for name in names] for names in SHORT]
+        possible = [[one for one in some if one in able] for some in chosen]
+        await weather(storm, workload, filter(None, possible))
 
 
 @pytest.mark.soak
@@ -64,18 +56,5 @@ async def test_a_long_siege(request: pytest.FixtureRequest, tmp_path: Path) -> N
     process.
     """
     async with siege(request, tmp_path, SEED) as (storm, workload):
-        begun, slowest_s = time.monotonic(), 0.0
         storm.longest_s = 6.0  # past a node's death, and its patience with the store
-        async with background(*workload.jobs()) as jobs:
-            await progress(storm, workload)
-            for one in storm.round():
-                pair = [one]
-                if storm.dice.random() < 0.25:
-                    second = storm.dice.choice(
-                        [other for other in storm.able() if not other.process]
-                    )
-                    pair += [second] if second is not one else []
-                slowest_s = max(slowest_s, await struck(storm, workload, pair, jobs, begun))
-                if time.monotonic() - begun > SECONDS:
-                    break
-            await end(storm, workload, begun, slowest_s)
+        await weather(storm, workload, storm.drawn(0.25), SECONDS)

@@ -19,51 +19,11 @@ from support.tokens import harness
 pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-provider
 
 
-@pytest.fixture(scope="module")
-def server(oidc: Callable[..., Any]) -> Any:
-    """oidc-provider: refresh tokens are used once, and a second use ends the grant."""
-    return oidc(accounts=400, life=LIFE_S)
-
-
-@pytest.fixture(scope="module")
-def deal(server: Any) -> Callable[[int], list[tuple[str, str]]]:
-    """``deal(count)``: grants that no other test has."""
-    left = iter(server.seeds)
-    return lambda count: list(islice(left, count))
-
-
 def names_of(seeds: Iterable[tuple[str, str]]) -> list[str]:
     return [who for who, _ in seeds]
 
 
-async def test_accounts_that_always_fail_and_came_first_keep_no_others(
-    server: Any, deal: Any, valkey: Any, tmp_path: Path
-) -> None:
-    """
-    Sixty, imported alone, always get a 500; those that come behind them are refreshed at once, and
-    kept fresh as well as those of another provider, which has none such.
-    """
-    bad, good, calm = deal(60), deal(40), deal(40)
-    async with trial(server, valkey, tmp_path, "p", "calm", refreshers=16) as made:
-        made.proxy.rules["p"] = [Rule(500, accounts=names_of(bad))]
-        await made.put("p", bad)
-        await harness.eventually(lambda: made.proxy.answers("p")[500] >= 12)
-        await made.put("p", good)
-        await made.put("calm", calm)
-        await made.refreshed("calm", names_of(calm))
-        await made.refreshed("p", names_of(good), limit_s=40)
-        begun = made.proxy.mark()
-        await passed(LIFE_S)
-        ended = made.proxy.mark()
-        late, control = (
-            made.late("p", names_of(good), begun, ended),
-            made.late("calm", names_of(calm), begun, ended),
-        )
-        assert len(late) <= len(control), (late, control)
-        await made.check_grants("p", names_of([*bad, *good]))
-        await made.accepted_again("p", names_of([*bad, *good]))
-
-
+EACH = 66
 ODD = {
     "unauthorized_client": refusal("unauthorized_client"),
     "bare_401": Rule(401, "<html><body>Who are you?</body></html>"),
@@ -71,13 +31,15 @@ ODD = {
 
 
 async def test_what_a_few_accounts_are_told_of_the_client_is_theirs(
-    server: Any, deal: Any, valkey: Any, tmp_path: Path
+    oidc: Callable[..., Any], valkey: Any, tmp_path: Path
 ) -> None:
     """
     Three in a hundred are told so for good: no other is held back for a moment, and nobody is told
     that the client is refused. A third provider, with none such, shows what can be done.
     """
-    grants = {name: deal(66) for name in (*ODD, "calm")}
+    server = oidc(accounts=3 * EACH, life=LIFE_S)
+    left = iter(server.seeds)
+    grants = {name: list(islice(left, EACH)) for name in (*ODD, "calm")}
     odd = {name: names_of(grants[name][::33]) for name in ODD}
     others = {
         name: [who for who in names_of(seeds) if who not in odd.get(name, ())]

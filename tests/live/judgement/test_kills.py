@@ -17,6 +17,7 @@ import pytest
 from support.cluster.harness import CALM, START_S, Node, cluster, until
 from support.cluster.judged import GONE
 from support.cluster.refresh_stage import listed, say_all
+from support.providers.provider_settings import section
 from support.providers.reverse_proxy import ReverseProxy, Rule, reverse_proxy
 
 pytestmark = pytest.mark.timeout(400)
@@ -37,19 +38,8 @@ FAULTS = (
 
 
 def toml(server: Any, proxy: ReverseProxy) -> str:
-    return "\n".join(
-        (
-            "[providers.p]",
-            f'token_url = "{proxy.url}/p/token"',
-            f'client_id = "{server.client_id}"',
-            f'client_secret = "{server.client_secret}"',
-            'rotation = "single_use"',
-            f"grace_s = {GRACE_S}",
-            "timeout_s = 8.0",
-            "refreshers = 4",
-            "",
-        )
-    )
+    settings = {"rotation": "single_use", "grace_s": GRACE_S, "timeout_s": 8.0, "refreshers": 4}
+    return section("p", server, f"{proxy.url}/p/token", **settings)
 
 
 def generations(node: Node) -> dict[str, int]:

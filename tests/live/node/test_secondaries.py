@@ -45,13 +45,7 @@ def test_every_process_serves_every_verb(n0: Node, protocol: int) -> None:
             assert (
                 client.execute_command("S.PUT", f"s{protocol}", "EVERY", 3_600_000, "tick", "x") > 0
             )
-            status = client.execute_command("R.STATUS")
-            status = (
-                dict(zip(status[::2], status[1::2], strict=True))
-                if isinstance(status, list)
-                else status
-            )
-            assert status["pid"] == n0.pid
+            assert mapped(client.execute_command("R.STATUS"))["pid"] == n0.pid
             assert client.execute_command("T.STATS") in ([], {})
             with pytest.raises(redis.ResponseError, match="MINTTL"):
                 client.execute_command("T.GET", "none/none", "MINTTL", "soon")

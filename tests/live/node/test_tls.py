@@ -18,6 +18,7 @@ from support.cluster.harness import ADMIN, Cluster, Node, closing, until
 from support.providers import certificate
 
 from tidewarden.client import Client
+from tidewarden.client.replies import mapped
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +80,7 @@ def test_takes_wait_and_what_is_held_is_free_when_its_connection_goes(
         pairs = [word for row in rows for word in row[1:3]]
         assert second.execute_command("Q.ACK", "big", *pairs) == [1] * 8
         # passed on by the other process
-        assert dict_of(clients[2].execute_command("R.STATUS"))["pid"] == node.pid
-
-
-def dict_of(found: Any) -> dict[str, Any]:
-    return found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+        assert mapped(clients[2].execute_command("R.STATUS"))["pid"] == node.pid
 
 
 def test_the_sdk_works_with_it(made: Cluster, pem: tuple[str, str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster.harness import CALM, Cluster, Node, serving, until
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.scripted_provider import ScriptedProvider, provider_in_thread
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,7 +36,7 @@ class Asking(Cluster):
     """Nodes that refresh all the time."""
 
     def __init__(
-        self, folder: Path, provider: CountingProvider, nodes: int, processes: int
+        self, folder: Path, provider: ScriptedProvider, nodes: int, processes: int
     ) -> None:
         self._provider = provider
         super().__init__(folder, nodes=nodes, extra=CALM, node__processes=str(processes))
@@ -53,7 +53,7 @@ class Asking(Cluster):
 @dataclass
 class Scene:
     made: Asking
-    provider: CountingProvider
+    provider: ScriptedProvider
     processes: int
 
 
@@ -67,7 +67,7 @@ def scene(
 ) -> Iterator[Scene]:
     nodes, processes = request.param
     with (
-        provided(CountingProvider(ACCOUNTS, LIFE_S)) as provider,
+        provider_in_thread(ACCOUNTS, LIFE_S) as provider,
         serving(
             request, Asking(tmp_path_factory.mktemp("connections"), provider, nodes, processes)
         ) as made,

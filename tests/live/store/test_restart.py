@@ -163,7 +163,7 @@ async def test_the_store_is_killed_and_comes_back(nodes: Cluster) -> None:
         await until_async(lambda: len(traffic.put) > count + 100, what="tasks flow on")
         await traffic.drained(nodes)
     traffic.settled(nodes)
-    views = [view_of(delivery.lease) for delivery in traffic.deliveries]
+    views = [view_of(grant.lease) for grant in traffic.deliveries()]
     assert set(views) == {view, view + 1}
     assert not any("secret-a" in node.log() for node in everywhere)
     assert nodes.audit(refused_queue) == {"delayed": 3}, "what was refused unsent does not exist"

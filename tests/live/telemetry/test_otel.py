@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 from support.cluster.harness import ADMIN, Cluster, cluster, until
 from support.providers.authorization_servers import AuthorizationServer
+from support.providers.provider_settings import section
 from support.telemetry.otlp_receiver import Receiver, attributes, receiver
 
 from tidewarden.client import Client
@@ -80,11 +81,8 @@ def traced(
 ) -> Iterator[Traced]:
     provider = dot(accounts=2, life=600)
     with receiver() as got:
-        extra = (
-            f'[otel]\nendpoint = "{got.url}"\nmetrics_interval_s = 1.0\n'
-            f'[providers.dot]\ntoken_url = "{provider.token_url}"\n'
-            f'client_id = "{provider.client_id}"\nclient_secret = "{provider.client_secret}"\n'
-            'rotation = "single_use"\n'
+        extra = f'[otel]\nendpoint = "{got.url}"\nmetrics_interval_s = 1.0\n' + section(
+            "dot", provider, rotation="single_use"
         )
         with cluster(request, tmp_path_factory.mktemp("otel"), nodes=1, extra=extra) as made:
             (node,) = made.nodes.values()

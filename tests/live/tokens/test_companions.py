@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.manual_clock import ManualClock
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 from support.tokens.harness import eventually
 
@@ -38,7 +39,7 @@ async def test_put_when_fresh_and_dropped_when_dead(valkey: Any, tmp_path: Path)
         "contacts": Companion("contacts", ("p",), "contacts.sync", 1, PAYLOAD),
         "others": Companion("others", ("q",), "other", 1),
     }
-    async with harness.endpoint(life_s=2) as endpoint:
+    async with scripted_provider(life_s=2) as endpoint:
         chosen = harness.provider(endpoint.url, margin_s=1.0)
         sections = {"companions": companions}
         async with harness.node(

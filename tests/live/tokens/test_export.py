@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from support.inspect import accounts_of, vault_of
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 
 from tidewarden.config.sealed_file import open_line
@@ -66,7 +67,7 @@ async def test_out_and_in_again(valkey: Any, tmp_path: Path) -> None:
 async def test_a_spare_goes_with_its_account_and_is_tried_before_that_is_given_up(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.current = {"b": 1}
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, tmp_path / "one", chosen, go=False) as side:
@@ -108,7 +109,7 @@ async def test_a_spare_goes_with_its_account_and_is_tried_before_that_is_given_u
 
 async def test_into_the_cluster_that_it_came_from(valkey: Any, tmp_path: Path) -> None:
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
         custody = side.tokens.custody

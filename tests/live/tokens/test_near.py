@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.inspect import cache_of, reader_of, say_connected
+from support.providers.scripted_provider import scripted_provider
 from support.store.near_pair import NearPair, near_pair
 from support.tokens import harness
 from support.tokens.harness import eventually
@@ -93,7 +94,7 @@ async def test_what_was_refreshed_here_is_newer_than_the_copy(
 ) -> None:
     monkeypatch.setattr(store_link, "PATIENCE_S", 0.3)
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         node(pair, tmp_path, endpoint.url) as side,
     ):
         await put(side, "a", "b")
@@ -114,7 +115,7 @@ async def test_an_orphan_refreshes_what_it_never_read(
 ) -> None:
     """Where the provider's policy lets it; what comes of it has the copy's row as its base."""
     monkeypatch.setattr(store_link, "PATIENCE_S", 0.3)
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
 
         def rotate(token: str) -> web.Response:
             body = {"access_token": f"fresh-{token}", "expires_in": 3600, "token_type": "Bearer"}

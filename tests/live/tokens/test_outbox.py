@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.cluster.nursery import begin
 from support.inspect import accounts_of, companion_workers_of, do_task, outbox_of
+from support.providers.scripted_provider import answers, scripted_provider
 from support.tokens import harness
 from support.tokens.dying_node import FAILING, play
 
@@ -47,7 +48,7 @@ async def test_a_death_is_told_by_another_when_its_node_is_killed(
     valkey: Any, folders: tuple[Path, Path]
 ) -> None:
     companions = {"contacts": Companion("contacts", ("p",), "contacts.sync", 3600, "x")}
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen, sections = harness.provider(endpoint.url), {"companions": companions}
         async with harness.node(valkey, folders[0], chosen, go=False, sections=sections) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.5"})
@@ -79,7 +80,7 @@ async def test_what_is_told_late_takes_no_work_from_an_account_that_has_recovere
     valkey: Any, folders: tuple[Path, Path]
 ) -> None:
     companions = {"contacts": Companion("contacts", ("p",), "contacts.sync", 3600, "x")}
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen, sections = harness.provider(endpoint.url), {"companions": companions}
         async with harness.node(valkey, folders[0], chosen, go=False, sections=sections) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.5"})
@@ -102,7 +103,7 @@ async def test_what_is_told_late_takes_no_work_from_an_account_that_has_recovere
 async def test_killed_after_it_told_it_is_told_again_under_the_same_id(
     valkey: Any, folders: tuple[Path, Path]
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, folders[0], chosen, go=False) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.5"})
@@ -119,11 +120,11 @@ async def test_killed_after_it_told_it_is_told_again_under_the_same_id(
 async def test_a_pair_from_a_journal_is_told_as_any_recovery(
     valkey: Any, folders: tuple[Path, Path]
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, folders[0], chosen, go=False, sections=FAILING) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
-            endpoint.faults.append(harness.answers(503, {}))
+            endpoint.faults.append(answers(503, {}))
             await killed("before_it_stores", valkey, folders[1], endpoint.url)
             assert (await side.tokens.stats())["p"]["failing"] == 1
         # The killed node starts again on its journal.
@@ -141,8 +142,8 @@ async def test_accounts_that_fail_alike_are_told_of_while_they_are_too_few_to_be
     valkey: Any, tmp_path: Path
 ) -> None:
     names = {f"p/a{number}" for number in range(6)}
-    async with harness.endpoint() as endpoint:
-        endpoint.faults.extend([harness.answers(503, {})] * 200)
+    async with scripted_provider() as endpoint:
+        endpoint.faults.extend([answers(503, {})] * 200)
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, tmp_path, chosen, sections=FAILING) as side:
             for name in names:

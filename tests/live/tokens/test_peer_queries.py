@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 from support.tokens.peer_doors import door, served
 
@@ -82,7 +83,7 @@ async def test_a_node_that_is_no_member_is_asked_where_it_says_that_it_listens(
 ) -> None:
     """A worker; and whoever has its address now does not answer for it."""
     mac = mac_of(SECRET)
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         config = Config(cluster=Cluster(name="t"), node=Node(name="w0"))
         async with harness.node(
             valkey,

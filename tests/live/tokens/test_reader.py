@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from support.inspect import reader_of, waiting_readers_of, watchers_of
+from support.providers.scripted_provider import answers, scripted_provider
 from support.tokens import harness
-from support.tokens.harness import answers, eventually
+from support.tokens.harness import eventually
 from support.tokens.ledger_bench import QUEUE, Bench
 
 from tidewarden.clock import SystemClock
@@ -24,7 +25,7 @@ FAR_MS = 4_000_000_000_000
 
 
 async def test_readers_of_one_account_make_one_request(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint(delay_s=0.2) as endpoint:
+    async with scripted_provider(delay_s=0.2) as endpoint:
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             await side.tokens.put(
@@ -83,7 +84,7 @@ async def test_who_waits_when_the_node_stops_gets_what_there_is(
 
 
 async def test_a_reader_on_another_node_sees_it_in_the_row(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, tmp_path / "a", chosen, "n0") as one:
             (tmp_path / "b").mkdir()
@@ -96,7 +97,7 @@ async def test_a_reader_on_another_node_sees_it_in_the_row(valkey: Any, tmp_path
 
 
 async def test_readers_of_three_nodes_make_one_request(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint(delay_s=0.2) as endpoint, contextlib.AsyncExitStack() as stack:
+    async with scripted_provider(delay_s=0.2) as endpoint, contextlib.AsyncExitStack() as stack:
         chosen = harness.provider(endpoint.url)
         sides = []
         (tmp_path / "secrets").mkdir()
@@ -135,7 +136,7 @@ async def test_readers_of_three_nodes_make_one_request(valkey: Any, tmp_path: Pa
 async def test_an_old_token_that_lives_is_served_while_its_refresh_fails(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.extend([answers(503, {})] * 100)
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
             await side.tokens.put(
@@ -158,7 +159,7 @@ async def test_a_reader_who_wants_more_than_there_is_gets_the_newest(
     valkey: Any, tmp_path: Path
 ) -> None:
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
         await side.tokens.put("p/a", {"refresh_token": "a.0"})
@@ -201,7 +202,7 @@ async def test_nobody_waits_for_a_refresh_that_cannot_come_in_time(
     valkey: Any, tmp_path: Path, why: str
 ) -> None:
     """The provider refuses an early one, or the next try is later than the reader stays."""
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         settings = {"not_before_s": 600.0} if why == "forbidden" else {}
         endpoint.faults.append(answers(503, {}, retry_after="600"))
         async with harness.node(
@@ -231,7 +232,7 @@ async def test_workers_whose_token_is_refused_make_one_request_between_them(
     seconds.
     """
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
         tokens = side.tokens
@@ -284,7 +285,7 @@ async def test_a_stopped_account_tells_its_reader(valkey: Any, tmp_path: Path) -
 
 
 async def test_a_dead_account_tells_its_reader(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.current["a"] = 9
         async with harness.node(
             valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.005

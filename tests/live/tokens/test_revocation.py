@@ -6,14 +6,13 @@ the account is gone.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
-from support.doors.http_app import serving_app
 from support.inspect import revoker_of
+from support.providers.scripted_provider import ScriptedProvider, answers, scripted_provider
 from support.tokens import harness
 from support.tokens.harness import eventually
 
@@ -30,26 +29,13 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(revocation, "BACKOFF_MS", 50)
 
 
-@contextlib.asynccontextmanager
-async def revocations(
-    *answers: tuple[int, dict[str, Any]],
-) -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
-    """A revocation endpoint with these answers, then 200; and what it was sent."""
-    got: list[dict[str, str]] = []
-    left = list(answers)
-
-    async def handle(request: web.Request) -> web.Response:
-        got.append({str(name): str(value) for name, value in (await request.post()).items()})
-        got[-1]["authorization"] = request.headers.get("Authorization", "")
-        status, body = left.pop(0) if left else (200, {})
-        return web.json_response(
-            body, status=status, headers={"Retry-After": "0.1"} if status == 503 else {}
-        )
-
-    app = web.Application()
-    app.router.add_post("/revoke", handle)
-    async with serving_app(app) as port:
-        yield f"http://127.0.0.1:{port}/revoke", got
+def revocations(
+    *said: tuple[int, dict[str, Any]],
+) -> contextlib.AbstractAsyncContextManager[ScriptedProvider]:
+    """A revocation endpoint with these answers, then 200."""
+    waits = {"Retry_After": "0.1"}
+    faults = [answers(status, body, **(waits if status == 503 else {})) for status, body in said]
+    return scripted_provider(faults=deque(faults), script=answers(200, {}))
 
 
 def done(side: harness.Side) -> dict[str, int]:
@@ -60,8 +46,8 @@ async def test_a_deleted_accounts_token_is_revoked_again_and_again_until_it_is(
     valkey: Any, tmp_path: Path
 ) -> None:
     unwilling = (503, {}), (401, {"error": "invalid_client"}), (500, {})
-    async with harness.endpoint() as endpoint, revocations(*unwilling) as (url, got):
-        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
+    async with scripted_provider() as endpoint, revocations(*unwilling) as there:
+        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=there.url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put(
                 "p/a", {"refresh_token": "secret-r", "access_token": "x", "expires_in": 3600}
@@ -72,9 +58,9 @@ async def test_a_deleted_accounts_token_is_revoked_again_and_again_until_it_is(
             assert await side.tokens.delete("p/a")
             assert not await side.tokens.delete("p/a")
             await eventually(lambda: done(side) == {"failed": 3, "revoked": 1})
-            assert {one["token"] for one in got} == {"secret-r"}
-            assert got[0]["token_type_hint"] == "refresh_token"
-            assert got[0]["authorization"].startswith("Basic ")
+            assert {one["token"] for one in there.forms} == {"secret-r"}
+            assert there.forms[0]["token_type_hint"] == "refresh_token"
+            assert there.headers[0]["Authorization"].startswith("Basic ")
             assert (await side.queues.admin.stats(QUEUE))["total"] == 0
             assert (await side.tokens.get("p/b")).access_token == "x"
 
@@ -84,8 +70,8 @@ async def test_an_account_that_is_there_keeps_its_token(valkey: Any, tmp_path: P
     Its node was killed before it deleted it, or the account was put anew: one token may end all of
     a user's grants.
     """
-    async with harness.endpoint() as endpoint, revocations() as (url, got):
-        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
+    async with scripted_provider() as endpoint, revocations() as there:
+        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=there.url)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             for name in "ab":
                 await side.tokens.put(
@@ -101,20 +87,20 @@ async def test_an_account_that_is_there_keeps_its_token(valkey: Any, tmp_path: P
             # Deleted in the end: what was kept before is no matter.
             await side.tokens.delete("p/a")
             await eventually(lambda: done(side) == {"kept": 2, "revoked": 1})
-    assert [one["token"] for one in got] == ["a"]
+    assert [one["token"] for one in there.forms] == ["a"]
 
 
 async def test_a_pair_that_came_for_a_deleted_account_is_revoked_too(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint(delay_s=0.5) as endpoint, revocations() as (url, got):
-        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
+    async with scripted_provider(delay_s=0.5) as endpoint, revocations() as there:
+        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=there.url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await eventually(lambda: endpoint.open == 1)
             await side.tokens.delete("p/a")
             await eventually(lambda: done(side) == {"revoked": 2})
-    assert {one["token"] for one in got} == {"a.0", "a.1"}
+    assert {one["token"] for one in there.forms} == {"a.0", "a.1"}
 
 
 async def test_a_spare_pairs_token_is_revoked_too(valkey: Any, tmp_path: Path) -> None:
@@ -122,8 +108,8 @@ async def test_a_spare_pairs_token_is_revoked_too(valkey: Any, tmp_path: Path) -
     An account with a pair that came when it had moved on: to revoke the one token leaves the
     other's grant alive.
     """
-    async with harness.endpoint(delay_s=0.5) as endpoint, revocations() as (url, got):
-        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
+    async with scripted_provider(delay_s=0.5) as endpoint, revocations() as there:
+        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=there.url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
             await eventually(lambda: endpoint.open == 1)
@@ -137,15 +123,15 @@ async def test_a_spare_pairs_token_is_revoked_too(valkey: Any, tmp_path: Path) -
             await eventually(spare)
             assert await side.tokens.delete("p/a")
             await eventually(lambda: done(side) == {"revoked": 2})
-    assert {one["token"] for one in got} == {"new", "a.1"}
+    assert {one["token"] for one in there.forms} == {"new", "a.1"}
 
 
 async def test_a_pair_that_came_just_before_its_account_was_deleted_is_revoked(
     valkey: Any, tmp_path: Path
 ) -> None:
     """Its token was noted, then it was refreshed and a spare came, then it was deleted."""
-    async with harness.endpoint() as endpoint, revocations() as (url, got):
-        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
+    async with scripted_provider() as endpoint, revocations() as there:
+        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=there.url)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             await side.tokens.put(
                 "p/a", {"refresh_token": "a.0", "access_token": "x", "expires_in": 3600}
@@ -163,15 +149,15 @@ async def test_a_pair_that_came_just_before_its_account_was_deleted_is_revoked(
             assert await side.tokens.delete("p/a")
             side.go()
             await eventually(lambda: done(side) == {"revoked": 2})
-    assert {one["token"] for one in got} == {"a.0", "a.1"}
+    assert {one["token"] for one in there.forms} == {"a.0", "a.1"}
 
 
 async def test_what_cannot_be_revoked_is_put_aside(
     valkey: Any, tmp_path: Path, caplog: Any
 ) -> None:
     refuses = (400, {"error": "unsupported_token_type"})
-    async with harness.endpoint() as endpoint, revocations(refuses) as (url, _):
-        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=url)
+    async with scripted_provider() as endpoint, revocations(refuses) as there:
+        chosen = harness.provider(endpoint.url, on_delete="revoke", revocation_url=there.url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put(
                 "p/a", {"refresh_token": "secret-r", "access_token": "x", "expires_in": 3600}
@@ -188,15 +174,15 @@ async def test_what_cannot_be_revoked_is_put_aside(
 
 
 async def test_by_default_nothing_is_said_to_the_provider(valkey: Any, tmp_path: Path) -> None:
-    async with revocations() as (url, got):
-        chosen = harness.provider("http://127.0.0.1:9/token", revocation_url=url)
+    async with revocations() as there:
+        chosen = harness.provider("http://127.0.0.1:9/token", revocation_url=there.url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put(
                 "p/a", {"refresh_token": "r", "access_token": "x", "expires_in": 3600}
             )
             await side.tokens.delete("p/a")
             assert QUEUE not in await side.queues.catalog.names()
-    assert not got
+    assert not there.forms
 
 
 @pytest.mark.parametrize(

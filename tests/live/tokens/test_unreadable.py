@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.inspect import journal_of
+from support.providers.scripted_provider import ScriptedProvider, scripted_provider
 from support.tokens import harness
-from support.tokens.harness import Endpoint, in_state
+from support.tokens.harness import in_state
 from support.tokens.peer_doors import door
 
 from tidewarden import errors
@@ -28,7 +29,7 @@ QUEUE = queue_of("p", "c0")
 SOON_S = 0.005  # Between the first refusal and the second: a day is 0.7 s.
 
 
-async def page(_request: web.Request, made: Endpoint, token: str) -> web.Response:
+async def page(_request: web.Request, made: ScriptedProvider, token: str) -> web.Response:
     """A pair as a proxy hands it on that knows better how a page should look."""
     return web.Response(
         text=f"<html><pre>{made.rotate(token).text}</pre></html>", content_type="text/html"
@@ -38,7 +39,7 @@ async def page(_request: web.Request, made: Endpoint, token: str) -> web.Respons
 async def test_an_account_is_saved_by_hand_with_what_another_node_keeps(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(page)
         chosen = harness.provider(endpoint.url, rotation="single_use")
         one = Config(cluster=Cluster(name="t", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"}))
@@ -92,11 +93,11 @@ async def test_a_body_in_a_coding_that_nobody_can_undo_is_kept_as_it_came(
 ) -> None:
     body = b"\x8b\x01\x80 whatever brotli makes of a pair"
 
-    async def packed(_request: web.Request, made: Endpoint, token: str) -> web.Response:
+    async def packed(_request: web.Request, made: ScriptedProvider, token: str) -> web.Response:
         made.rotate(token)
         return web.Response(body=body, headers={"Content-Encoding": "br"})
 
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(packed)
         chosen = harness.provider(endpoint.url, rotation="single_use")
         async with harness.node(valkey, tmp_path, chosen, confirm_s=SOON_S) as side:
@@ -113,7 +114,7 @@ async def test_nobody_is_shown_what_came_for_a_former_account_of_that_name(
     It may be somebody else's, with tokens in it. The node that keeps it is away while the name
     changes hands, and is there again.
     """
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(page)
         chosen = harness.provider(endpoint.url, rotation="single_use")
         alone = Config(
@@ -172,7 +173,7 @@ async def test_an_answer_stays_while_its_account_does(valkey: Any, tmp_path: Pat
     A new consent leaves it, who put it may have copied the wrong token; so does a store that has
     lost its accounts.
     """
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(page)
         chosen = harness.provider(endpoint.url, rotation="single_use")
         async with harness.node(valkey, tmp_path, chosen, confirm_s=SOON_S) as side:

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from support.cluster.harness import CLUSTER, Cluster, Node, cluster, until
 from support.doors.command_line import app
-from support.providers.talkative_provider import TalkativeProvider, talkative
+from support.doors.http_app import served_in_thread
+from support.providers.provider_settings import section
+from support.providers.scripted_provider import ScriptedProvider, scripted_provider
 from typer.testing import CliRunner
 
 from tidewarden.config.key_file import prepend_key
@@ -34,9 +37,31 @@ MARK = "s3cr3t" + secrets.token_hex(4)
 HOOK = base64.b64encode(secrets.token_bytes(32)).decode()
 
 
+def first(kind: str, account: str) -> str:
+    """The first token of an account, which carries the mark; ``kind`` is at or rt."""
+    return f"{MARK}{kind}AAAABBBBCCCC-{account}.0"
+
+
+async def quoting(
+    request: web.Request, provider: ScriptedProvider, token: str
+) -> web.StreamResponse:
+    """Refuse accounts called bad, html and down, and quote the secrets that came."""
+    account = token.partition("-")[2]
+    if account.startswith("bad"):
+        refusal = {"error": "invalid_grant", "error_description": f"{token} is no token"}
+        return web.json_response(refusal, status=400)
+    if account.startswith("html"):
+        secret = request.headers["Authorization"]
+        page = f"<p>your token {token} is fine, your secret {secret}, too</p>"
+        return web.Response(text=page, content_type="text/html")
+    if account.startswith("down"):
+        return web.json_response({"error": token, "message": token}, status=503)
+    return provider.rotate(token)
+
+
 @pytest.fixture(scope="module")
-def provider() -> Iterator[TalkativeProvider]:
-    with talkative(MARK) as server:
+def provider() -> Iterator[ScriptedProvider]:
+    with served_in_thread(scripted_provider(script=quoting)) as server:
         yield server
 
 
@@ -44,12 +69,12 @@ def provider() -> Iterator[TalkativeProvider]:
 def nodes(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    provider: TalkativeProvider,
+    provider: ScriptedProvider,
 ) -> Iterator[Cluster]:
-    extra = (
-        f'[providers.p]\ntoken_url = "{provider.url}"\nclient_id = "c0"\nclient_secret ='
-        f' "{MARK}-client-secret"\nrotation = "none"\n[events]\nfailing_s = 1\n[webhooks.ops]\nurl'
-        f' = "http://127.0.0.1:9/{MARK}"\nsecret = "whsec_{HOOK}"\n'
+    secret = f"{MARK}-client-secret"
+    extra = section("p", provider, rotation="none", client_secret=secret) + (
+        f'[events]\nfailing_s = 1\n[webhooks.ops]\nurl = "http://127.0.0.1:9/{MARK}"\n'
+        f'secret = "whsec_{HOOK}"\n'
     )
     with cluster(
         request, tmp_path_factory.mktemp("vault"), nodes=2, extra=extra, log__level='"debug"'
@@ -62,14 +87,12 @@ def rotation(nodes: Cluster) -> dict[str, Any]:
         return dict(json.loads(store.hget(f"{{{CLUSTER}}}:vault", "rotation") or b"{}"))
 
 
-def readable(node: Node, provider: TalkativeProvider) -> None:
+def readable(node: Node) -> None:
     with node.client() as client, client.pipeline(transaction=False) as pipe:
         for i in range(ACCOUNTS):
             pipe.execute_command("T.GET", f"p/a{i}")
         answers = pipe.execute()
-    assert [answer[0] for answer in answers] == [
-        provider.token("at", f"a{i}", 0) for i in range(ACCOUNTS)
-    ]
+    assert [answer[0] for answer in answers] == [first("at", f"a{i}") for i in range(ACCOUNTS)]
 
 
 def killed_at_it(nodes: Cluster) -> Node:
@@ -97,15 +120,12 @@ def killed_at_it(nodes: Cluster) -> Node:
     pytest.fail("each rotation was done before its node was killed")
 
 
-def test_the_key_is_changed_while_a_node_is_killed(
-    nodes: Cluster, provider: TalkativeProvider
-) -> None:
+def test_the_key_is_changed_while_a_node_is_killed(nodes: Cluster) -> None:
     one, two = nodes.nodes.values()
     with one.client() as client, client.pipeline(transaction=False) as pipe:
         for i in range(ACCOUNTS):
             tokens = {
-                f"{kind}_token": provider.token(kind[0] + "t", f"a{i}", 0)
-                for kind in ("access", "refresh")
+                f"{kind}_token": first(kind[0] + "t", f"a{i}") for kind in ("access", "refresh")
             }
             pipe.execute_command("T.PUT", f"p/a{i}", json.dumps({**tokens, "expires_in": 7200}))
         pipe.execute()
@@ -113,7 +133,7 @@ def test_the_key_is_changed_while_a_node_is_killed(
     made = prepend_key(path).hex()
     worker = killed_at_it(nodes)
     other = two if worker is one else one
-    readable(other, provider)
+    readable(other)
     worker.start()
     found = until(lambda: (now := rotation(nodes))["state"] == "done" and now)
     assert (found["unreadable"], found["kek"]) == (0, made)
@@ -125,16 +145,16 @@ def test_the_key_is_changed_while_a_node_is_killed(
     other.start()
     until(other.ready)
     for node in (one, two):
-        readable(node, provider)
+        readable(node)
 
 
-def test_no_secret_is_anywhere(nodes: Cluster, provider: TalkativeProvider, tmp_path: Path) -> None:
+def test_no_secret_is_anywhere(nodes: Cluster, provider: ScriptedProvider, tmp_path: Path) -> None:
     one, two = nodes.nodes.values()
     said: list[Any] = []
     with one.client() as client:
         for kind in ("good", "bad", "html", "down"):
             for i in range(3):
-                token = provider.token("rt", f"{kind}{i}", 0)
+                token = first("rt", f"{kind}{i}")
                 said.append(
                     client.execute_command(
                         "T.PUT", f"p/{kind}{i}", json.dumps({"refresh_token": token})
@@ -150,11 +170,13 @@ def test_no_secret_is_anywhere(nodes: Cluster, provider: TalkativeProvider, tmp_
             assert MARK not in str(caught.value) or f"x{MARK}" in str(caught.value)
     until(
         lambda: all(
-            provider.requests[f"{kind}{i}"] for kind in ("bad", "html", "down") for i in range(3)
+            provider.requests[first("rt", f"{kind}{i}")]
+            for kind in ("bad", "html", "down")
+            for i in range(3)
         )
     )
     token = two.say("T.GET", "p/good0", "WAIT", 10_000)
-    assert token[0] == provider.token("at", "good0", 1)
+    assert token[0] == f"secret-access-{first('rt', 'good0').removesuffix('.0')}-1"
     (tmp_path / "transfer.key").write_bytes(secrets.token_bytes(32))
     words = ("--key-file", str(tmp_path / "transfer.key"), "--url", _url(one))
     sealed = tmp_path / "sealed"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.providers.raw_provider import CONTINUE, Flood, listening
+from support.providers.scripted_provider import scripted_provider
 from support.providers.webhook_receiver import SECRETS, receiver
 from support.tokens import harness
 from support.tokens.harness import eventually
@@ -32,7 +33,7 @@ async def test_a_death_and_a_recovery_are_told_once(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "BACKOFF_MS", 50)
-    async with receiver() as ops, receiver() as deaf, harness.endpoint() as endpoint:
+    async with receiver() as ops, receiver() as deaf, scripted_provider() as endpoint:
         endpoint.current["a"] = 9
         ops.answers.extend([(500, {}), (302, {"Location": "http://127.0.0.1:9/"})])
         hooks = {

@@ -16,6 +16,7 @@ from support.cluster.harness import ADMIN, START_S, Node, background, free_base_
 from support.doors.command_line import app
 from typer.testing import CliRunner, Result
 
+from tidewarden.client.replies import mapped
 from tidewarden.config.load import hash_generated
 
 pytestmark = pytest.mark.timeout(400)
@@ -115,11 +116,7 @@ async def test_what_was_stored_is_there_again_and_numbers_go_on(made: Node, tmp_
         assert second.say("Q.PEEK", "mails", "m1")
         with pytest.raises(Exception, match="NOTFOUND"):
             second.say("Q.PEEK", "mails", later)
-        stats = second.say("Q.STATS", "mails")
-        stats = (
-            stats if isinstance(stats, dict) else dict(zip(stats[::2], stats[1::2], strict=True))
-        )
-        assert stats["delayed"] == 100
+        assert mapped(second.say("Q.STATS", "mails"))["delayed"] == 100
         assert len(second.say("S.LIST")) == 1
         until(lambda: second.status()["sweeping"], what="it sweeps")
         assert second.status()["epoch"] > found["epoch"]

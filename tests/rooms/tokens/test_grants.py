@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.inspect import accounts_of
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 from support.tokens.harness import eventually
 
@@ -43,7 +44,7 @@ async def test_what_came_of_a_put_is_told_and_the_living_are_kept_when_wanted(
     valkey: Any, tmp_path: Path
 ) -> None:
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.005) as side,
     ):
         tokens = side.tokens
@@ -69,7 +70,7 @@ async def test_an_import_of_the_first_token_does_not_undo_a_rotation(
     valkey: Any, tmp_path: Path
 ) -> None:
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
         await side.tokens.put("p/a", {"refresh_token": "a.0"})
@@ -161,7 +162,7 @@ async def test_a_new_consent_that_brings_the_same_refresh_token_brings_a_dead_ac
     valkey: Any, tmp_path: Path
 ) -> None:
     """As providers do whose refresh tokens stay. The same file imported again is no new consent."""
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.current["a"] = 9
         chosen = harness.provider(endpoint.url, rotation="none")
         async with harness.node(valkey, tmp_path, chosen, confirm_s=0.0) as side:
@@ -194,7 +195,7 @@ async def test_puts_at_once_leave_one_winner_and_no_number_twice(still: Any) -> 
 
 @pytest.mark.thorough
 async def test_an_account_deleted_and_put_again_is_another(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         gate = asyncio.Event()
 
         async def slow(_request: Any, made: Any, token: str) -> Any:
@@ -245,7 +246,7 @@ async def test_lives_and_due_times_of_what_was_put(still: Any) -> None:
 async def test_a_full_store_refuses_new_grants_and_refreshes_go_on(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})

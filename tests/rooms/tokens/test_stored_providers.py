@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.inspect import answer_within, pools_of, vault_of
+from support.providers.scripted_provider import ScriptedProvider, scripted_provider
 from support.tokens import harness
 from support.tokens.harness import eventually
 
@@ -39,8 +40,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def endpoint() -> AsyncIterator[harness.Endpoint]:
-    async with harness.endpoint() as made:
+async def endpoint() -> AsyncIterator[ScriptedProvider]:
+    async with scripted_provider() as made:
         yield made
 
 
@@ -51,7 +52,7 @@ def document(url: str, **more: Any) -> bytes:
 
 @contextlib.asynccontextmanager
 async def nodes(
-    valkey: Any, folder: Path, endpoint: harness.Endpoint, count: int = 2
+    valkey: Any, folder: Path, endpoint: ScriptedProvider, count: int = 2
 ) -> AsyncIterator[list[harness.Side]]:
     key = VAULT_KEY
     async with contextlib.AsyncExitStack() as stack:
@@ -65,7 +66,7 @@ async def nodes(
 async def node(
     valkey: Any,
     folder: Path,
-    endpoint: harness.Endpoint,
+    endpoint: ScriptedProvider,
     name: str,
     chosen: Any = None,
     key: str = "",
@@ -81,7 +82,7 @@ async def node(
 
 
 async def test_what_a_node_does_not_allow_is_not_in_force_there(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint, caplog: pytest.LogCaptureFixture
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
         nodes(valkey, tmp_path, endpoint, 1) as (one,),
@@ -97,7 +98,7 @@ async def test_what_a_node_does_not_allow_is_not_in_force_there(
 
 
 async def test_a_provider_is_put_at_one_node_and_in_force_on_all(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider
 ) -> None:
     async with nodes(valkey, tmp_path, endpoint) as (one, two):
         told = await one.tokens.stored_providers.put("q", document(endpoint.url))
@@ -126,7 +127,7 @@ async def test_a_provider_is_put_at_one_node_and_in_force_on_all(
 
 
 async def test_a_node_that_starts_reads_it_and_nothing_of_it_lies_open(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider
 ) -> None:
     async with nodes(valkey, tmp_path, endpoint, 1) as (one,):
         await one.tokens.stored_providers.put("q", document(endpoint.url, client_id="a-client"))
@@ -143,7 +144,7 @@ async def test_a_node_that_starts_reads_it_and_nothing_of_it_lies_open(
 async def test_what_the_configuration_file_has_counts(
     valkey: Any,
     tmp_path: Path,
-    endpoint: harness.Endpoint,
+    endpoint: ScriptedProvider,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     of_file = harness.provider(endpoint.url)
@@ -168,7 +169,7 @@ async def test_what_the_configuration_file_has_counts(
 
 
 async def test_limits(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint, monkeypatch: pytest.MonkeyPatch
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provider_records, "RECORDS_MAX", 2)
     async with nodes(valkey, tmp_path, endpoint, 1) as (one,):
@@ -188,7 +189,7 @@ async def test_limits(
 
 
 async def test_what_did_not_change_is_not_read_again(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint, monkeypatch: pytest.MonkeyPatch
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else one user's many providers hold up every node whenever one of them is put."""
     read: list[str] = []
@@ -219,7 +220,7 @@ def acting() -> Iterator[Callable[[str], object]]:
 async def test_a_user_puts_its_share_of_providers_and_no_more(
     valkey: Any,
     tmp_path: Path,
-    endpoint: harness.Endpoint,
+    endpoint: ScriptedProvider,
     monkeypatch: pytest.MonkeyPatch,
     acting: Any,
 ) -> None:
@@ -247,7 +248,7 @@ async def test_a_user_puts_its_share_of_providers_and_no_more(
 
 
 async def test_the_queues_of_what_a_user_puts_are_of_its_share(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint, acting: Any
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider, acting: Any
 ) -> None:
     """Each provider and each of its client ids has a queue, which stays, of 16 shards."""
     sections = {
@@ -278,7 +279,7 @@ async def test_the_queues_of_what_a_user_puts_are_of_its_share(
 
 
 async def test_a_rotation_seals_them_anew_and_drops_no_key_that_is_needed(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider
 ) -> None:
     async with nodes(valkey, tmp_path, endpoint) as (one, two):
         for side in (one, two):
@@ -317,7 +318,7 @@ async def test_a_rotation_seals_them_anew_and_drops_no_key_that_is_needed(
 
 
 async def test_one_that_is_put_while_it_is_sealed_anew_stays(
-    valkey: Any, tmp_path: Path, endpoint: harness.Endpoint
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider
 ) -> None:
     """And one that is moved under another name does not open."""
     async with nodes(valkey, tmp_path, endpoint, 1) as (one,):

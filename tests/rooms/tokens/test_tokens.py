@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 from support.tokens.harness import eventually
 
@@ -32,7 +33,7 @@ async def test_what_was_put_is_got(still: Any) -> None:
 
 async def test_refresh_and_delete(valkey: Any, tmp_path: Path) -> None:
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
         await side.tokens.put(

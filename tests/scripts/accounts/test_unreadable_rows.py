@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.inspect import answer_within
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 
 from tidewarden.errors import Internal
@@ -144,7 +145,7 @@ async def test_nothing_of_one_account_holds_up_what_is_done_with_all(
     not stop its refreshes.
     """
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url), go=False) as side,
     ):
         tokens = side.tokens

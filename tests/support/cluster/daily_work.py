@@ -6,73 +6,55 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs
 
 import pytest
+from aiohttp import web
 from support.cluster.harness import CLUSTER, Cluster, Node, until
+from support.doors.http_app import served_in_thread
+from support.providers.provider_settings import section
+from support.providers.scripted_provider import ScriptedProvider, answers, scripted_provider
+from support.providers.webhook_receiver import KEYS, SECRETS, Receiver, receiver
+
+from tidewarden.client.replies import mapped
 
 WORK_S = 60.0
 """What each loop gets to show that it goes on."""
 
 
-class Outside(ThreadingHTTPServer):
-    """
-    A provider whose tokens live for five seconds, with accounts (``down…``) that it fails; and a
-    webhook, which keeps what it gets.
-    """
+@dataclass
+class Outside:
+    """The servers outside: a provider that fails the accounts ``down…``, and a webhook."""
 
-    daemon_threads = True
+    provider: ScriptedProvider
+    hooks: Receiver
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.told: list[str] = []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+    def toml(self, **rates: float) -> str:
+        """Their sections of a node's configuration; ``rates``: more of the provider's."""
+        return section("p", self.provider, margin_s=2.0, **rates) + (
+            '[events]\nfailing_s = 1\n[companions.books]\nqueue = "books"\n'
+            f'[webhooks.ops]\nurl = "{self.hooks.url}"\nsecret = "{SECRETS[0]}"\n'
+        )
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Outside
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        if self.path == "/hook":
-            self.server.told.append(body)
-            self._say(204, b"")
-            return
-        account, _, number = parse_qs(body)["refresh_token"][0].partition(".")
-        if account.startswith("down"):
-            self._say(503, b"{}")
-            return
-        pair = {
-            "access_token": f"at.{account}.{number}",
-            "refresh_token": f"{account}.{int(number) + 1}",
-        }
-        self._say(200, json.dumps({**pair, "token_type": "Bearer", "expires_in": 15}).encode())
-
-    def _say(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
+async def _some_fail(
+    request: web.Request, provider: ScriptedProvider, token: str
+) -> web.StreamResponse:
+    if token.startswith("down"):
+        return await answers(503, {})(request, provider, token)
+    return provider.rotate(token)
 
 
 @pytest.fixture(scope="module")
 def outside() -> Iterator[Outside]:
-    with Outside() as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}).start()
-        yield server
-        server.shutdown()
+    provider = scripted_provider(life_s=15, any_number=True, script=_some_fail)
+    with served_in_thread(provider) as made, served_in_thread(receiver(KEYS[0])) as hooks:
+        yield Outside(made, hooks)
 
 
 def stats(node: Node, queue: str) -> dict[str, Any]:
-    flat = node.say("Q.STATS", queue)
-    return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+    return mapped(node.say("Q.STATS", queue))
 
 
 class Work:
@@ -122,7 +104,7 @@ class Work:
 
         ticks = stats(node, "ticks")["ready"]
         generation = node.say("T.GET", f"p/kept{name}", "WAIT", 20_000)[3]
-        told = len(self.outside.told)
+        told = len(self.outside.hooks.got)
         node.say("Q.PUT", f"waited-{name}", "x", "DELAY", 300)
         self._put("new", 0)
         self._put("down", 0)
@@ -144,7 +126,7 @@ class Work:
         goes_on("refreshes of what is new", lambda: node.say("T.GET", f"p/new{name}")[3] > 2)
         goes_on(
             "events, and their webhooks",
-            lambda: any(f"p/down{name}" in one for one in self.outside.told[told:]),
+            lambda: any(f"p/down{name}" in str(one) for one in self.outside.hooks.got[told:]),
         )
         goes_on("a rotation", lambda: self._rotation() == "done")
         print(f"{name}: {done}")
@@ -166,12 +148,4 @@ class Work:
             return bool(listeners)
 
     def _rotation(self) -> str:
-        flat = self.node.say("V.STATUS")
-        found = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
-        rotation = found["rotation"]
-        rotation = (
-            rotation
-            if isinstance(rotation, dict)
-            else dict(zip(rotation[::2], rotation[1::2], strict=True))
-        )
-        return str(rotation["state"])
+        return str(mapped(mapped(self.node.say("V.STATUS"))["rotation"])["state"])

@@ -19,7 +19,7 @@ from support.cluster.node_process import Node
 from support.cluster.processes import CLUSTER, until
 from support.faults.faulty import LOG_BYTES, MARGIN_S, FaultyNode
 from support.faults.workload import JOBS
-from support.providers.counting_provider import CountingProvider
+from support.providers.scripted_provider import ScriptedProvider
 from support.store.clusters import ClusterSet
 from support.store.sentinels import SentinelSet
 
@@ -215,7 +215,7 @@ class EngineCluster(Cluster):
         self,
         folder: Path,
         engine: Engine,
-        provider: CountingProvider,
+        provider: ScriptedProvider,
         *,
         timeout_s: float = 3.0,
         **options: Any,

@@ -15,28 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.providers.provider_settings import provider_of
 from support.providers.reverse_proxy import ReverseProxy, lateness, reverse_proxy
 from support.tokens import harness
 
-from tidewarden.config.load import Provider, Secret
 from tidewarden.tokens.events.events import START
 
 LIFE_S = 12
 """Of an access token: it is refreshed eight seconds after it came."""
 GONE = ("dead", "lost_rotation")
 Seeds = Sequence[tuple[str, str]]
-
-
-def provider(server: Any, proxy: ReverseProxy, name: str, **settings: Any) -> Provider:
-    """The server behind the proxy, as a provider of that name."""
-    known: dict[str, Any] = {
-        "token_url": f"{proxy.url}/{name}/token",
-        "client_id": server.client_id,
-        "client_secret": Secret(server.client_secret),
-        "rotation": "single_use",
-        "timeout_s": 20.0,
-    }
-    return Provider(name=name, **(known | settings))
 
 
 @dataclass
@@ -121,7 +109,6 @@ class Trial:
         we hold is the living one.
         """
         self.proxy.rules.pop(name, None)
-        self.proxy.limits.pop(name, None)
         before = {who: row["generation"] for who, row in (await self.rows(name)).items()}
         since = self.proxy.mark()
         wanted = set(accounts)
@@ -160,7 +147,12 @@ async def trial(
     each of them.
     """
     with reverse_proxy(server, seed) as proxy:
-        chosen = [provider(server, proxy, name, **settings) for name in names]
+        settings = {"rotation": "single_use", **settings}
+        urls = [f"{proxy.url}/{name}/token" for name in names]
+        chosen = [
+            provider_of(server, name, token_url=url, **settings)
+            for name, url in zip(names, urls, strict=True)
+        ]
         async with contextlib.AsyncExitStack() as stack:
             sides = []
             for number in range(nodes):

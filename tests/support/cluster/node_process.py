@@ -21,6 +21,8 @@ from redis.retry import Retry
 from support.cluster.nursery import Child
 from support.cluster.processes import ADMIN, LIMIT_S, spawn
 
+from tidewarden.client.replies import mapped
+
 
 class Node:
     """
@@ -165,8 +167,7 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """R.STATUS."""
-        flat = self.say("R.STATUS")
-        return dict(zip(flat[::2], flat[1::2], strict=True)) if isinstance(flat, list) else flat
+        return mapped(self.say("R.STATUS"))
 
     def http(self, path: str, **options: Any) -> httpx.Response:
         """GET ``path`` as the admin, on a connection of its own."""

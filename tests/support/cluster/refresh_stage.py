@@ -16,6 +16,9 @@ import pytest
 from support.cluster.harness import Node, closing, until
 from support.cluster.mortal import MortalCluster
 from support.providers.gateway import NEXT_SECRET, Gateway, gateway
+from support.providers.provider_settings import section
+
+from tidewarden.client.replies import mapped
 
 KINDS = ("urgent", "patient")
 """
@@ -74,38 +77,21 @@ class Servers:
         )
 
     def toml(self, door: Gateway) -> str:
-        lines = []
+        known, text = {"timeout_s": TIMEOUT_S, "refreshers": 40}, ""
         for name, server in self.all.items():
-            lines += _provider(
-                name, f"{door.url}/{name}/token", server, GRACE_S if name == "grace" else 0
-            )
-        lines += _provider(ROLLED, f"{door.url}/{name}/token?{ROLLED}", server, 0)
-        return "\n".join([*lines, f'next_secret = "{NEXT_SECRET}"', ""])
+            grace_s, url = GRACE_S if name == "grace" else 0, f"{door.url}/{name}/token"
+            text += section(name, server, url, grace_s=grace_s, **known)
+        return text + section(ROLLED, server, f"{url}?{ROLLED}", next_secret=NEXT_SECRET, **known)
 
 
-def _provider(name: str, url: str, server: Any, grace_s: int) -> list[str]:
-    return [
-        f"[providers.{name}]",
-        f'token_url = "{url}"',
-        f'client_id = "{server.client_id}"',
-        f'client_secret = "{server.client_secret}"',
-        f"grace_s = {grace_s}",
-        f"timeout_s = {TIMEOUT_S}",
-        "refreshers = 40",
-    ]
-
-
-def listed(node: Node) -> dict[str, dict[str, Any]]:
-    """T.LIST, by account."""
+def listed(node: Node, *words: str) -> dict[str, dict[str, Any]]:
+    """T.LIST with these words, whole, by account."""
     found, cursor = {}, ""
     with node.client() as client:
         while True:
-            rows, cursor = client.execute_command(
-                "T.LIST", "COUNT", 500, *(["AFTER", cursor] if cursor else [])
-            )
-            for row in rows:
-                row = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
-                found[row["account"]] = row
+            after = ("AFTER", cursor) if cursor else ()
+            rows, cursor = client.execute_command("T.LIST", "COUNT", 500, *words, *after)
+            found |= {row["account"]: row for row in map(mapped, rows)}
             if not cursor:
                 return found
 

@@ -21,6 +21,7 @@ from support.console.browser import Visit, browsing, visit
 from support.console.stage import furnish
 
 from benchmarks.ports import free_ports
+from tidewarden.client.replies import mapped
 
 FOLDER = Path(__file__).parents[3] / "docs" / "screens"
 PAGES = {
@@ -116,9 +117,7 @@ def main() -> None:
 
 def named(listed: Any) -> str:
     """The first account of a list."""
-    found = listed[0][0]
-    pairs = dict(zip(found[::2], found[1::2], strict=True)) if isinstance(found, list) else found
-    return str(pairs[b"account"].decode())
+    return str(mapped(listed[0][0])["account"])
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
 """
-What served the cluster whose data folder ``live/data_folders/test_earlier_release.py`` has today's
-nodes serve: its provider, and a client of its nodes.
+A client of the nodes that serve the data folder of ``live/data_folders/test_earlier_release.py``.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import http.server
 import json
-import threading
 import time
 import urllib.parse
 from pathlib import Path
@@ -24,64 +21,8 @@ FAR_MS = 4_102_444_800_000
 MANY = 400
 EXPORT_KEY, EXPORT_ID = "5a" * 32, "a5" * 16
 READER_SECRET = "secret-of-the-reader"
-
-
-class Provider(http.server.ThreadingHTTPServer):
-    """
-    Serves as an authorization server that notes each refresh token, and as a webhook's receiver.
-
-    A refresh token is ``PROVIDER.ACCOUNT.N``, and its use gives ``N + 1``.
-    """
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Request)
-        self.seen: list[str] = []
-        """The refresh token (of those without, the grant) of each request, in their order."""
-        self.hooks: list[str] = []
-        """The id of each webhook."""
-        self.port = int(self.server_address[1])
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-class _Request(http.server.BaseHTTPRequestHandler):
-    server: Provider
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"] or 0))
-        if self.path == "/hook":
-            self.server.hooks.append(self.headers["webhook-id"])
-            self._answer(204, b"")
-            return
-        form = dict(urllib.parse.parse_qsl(body.decode()))
-        token = form.get("refresh_token", form["grant_type"])
-        self.server.seen.append(token)
-        name, _, number = token.rpartition(".")
-        found: dict[str, Any] = {"token_type": "Bearer", "expires_in": 31_000_000}
-        if name:
-            following = f"{name}.{int(number) + 1}"
-            found |= {
-                "access_token": f"access-{following}",
-                "refresh_token": following,
-                "instance_url": f"https://{name}.example.org",
-            }
-        else:
-            found |= {
-                "access_token": f"access-{len(self.server.seen)}",
-                "scope": form.get("scope", ""),
-            }
-        self._answer(200, json.dumps(found).encode())
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
+HOOK_KEY = b"secret of the webhook's receiver"
+"""Of the release's webhook."""
 
 
 READING = frozenset(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from support.cluster.harness import ADMIN, Cluster, Node, free_base_port, serving, spawn, until
-
-from tidewarden.sandbox.grants import CLIENT_ID, CLIENT_SECRET
+from support.cluster.harness import ADMIN, Cluster, Node, serving
+from support.providers.provider_settings import section
+from support.providers.sandbox_process import SandboxProcess
 
 ACCOUNTS = 3
 
@@ -51,42 +49,20 @@ class DescribedNode:
 @contextlib.contextmanager
 def described(request: pytest.FixtureRequest, folder: Path) -> Iterator[DescribedNode]:
     """One node that has the accounts ``sandbox/user-N`` of a sandbox of ours."""
-    port = free_base_port()
-    argv = [sys.executable, "-m", "tidewarden", "sandbox", "--port", str(port)]
-    argv += ["--accounts", str(ACCOUNTS), "--data-dir", str(folder / "sandbox")]
-    (folder / "sandbox").mkdir(parents=True)
-    process = spawn(argv, folder / "sandbox.log")
+    sandbox = SandboxProcess(folder / "sandbox", ACCOUNTS)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as sandbox:
-            until(lambda: _answers(sandbox), what="the sandbox serves")
-            seeds = sandbox.get(f"/seed?n={ACCOUNTS}").text.splitlines()
-        extra = f"""
-[providers.sandbox]
-token_url = "http://127.0.0.1:{port}/token"
-client_id = "{CLIENT_ID}"
-client_secret = {json.dumps(CLIENT_SECRET)}
-"""
+        extra = section("sandbox", sandbox)
         with serving(request, Cluster(folder / "cluster", nodes=1, extra=extra)) as made:
             found = DescribedNode(made)
-            _put(found, seeds)
+            _put(found, sandbox.rows)
             yield found
     finally:
-        process.terminate()
-        process.wait(30)
+        sandbox.stop()
 
 
-def _answers(sandbox: httpx.Client) -> bool:
-    try:
-        return sandbox.get("/stats").status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def _put(found: DescribedNode, seeds: list[str]) -> None:
-    names = seeds[0].split("\t")
+def _put(found: DescribedNode, rows: list[dict[str, str]]) -> None:
     with found.user() as client:
-        for line in seeds[1:]:
-            row = dict(zip(names, line.split("\t"), strict=True))
-            account = row.pop("account")
+        for row in rows:
             body = {name: row[name] for name in ("refresh_token", "access_token") if row.get(name)}
-            client.put(f"/v1/tokens/sandbox/{account}", json=body).raise_for_status()
+            path = f"/v1/tokens/sandbox/{row['account']}"
+            client.put(path, json=body).raise_for_status()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from support.cluster.engines import EngineCluster
-from support.cluster.harness import CLUSTER, until, until_async
+from support.cluster.harness import CLUSTER, until
 from support.faults.history import (
     History,
     crowded,
@@ -19,8 +19,8 @@ from support.faults.history import (
     results,
     unfinished,
 )  # fmt: skip
-from support.faults.siege import KINDS, check_all, ids_left
-from support.faults.workload import JOBS, PUT_INTO, QUEUES, SCHEDULES, Workload, lane_of
+from support.faults.siege import KINDS, check_all, ids_left, puts_end, refreshed_again
+from support.faults.workload import JOBS, PUT_INTO, QUEUES, Workload, lane_of
 
 CALM_S = 60.0
 
@@ -31,21 +31,8 @@ async def end(cluster: EngineCluster, workload: Workload, *, strict: bool) -> No
     loss excuses is asserted.
     """
     node = await asyncio.to_thread(cluster.leader, CALM_S)
-    before = dict(workload.generation)
-    await until_async(
-        lambda: all(
-            workload.generation[one] > before.get(one, 0) for one in workload.provider.seeds
-        ),
-        CALM_S,
-        0.2,
-        what="every account is refreshed again",
-    )
-    workload.producing = False
-    await until_async(
-        lambda: not workload.producers, CALM_S, what="producers have done with their last puts"
-    )
-    for name in SCHEDULES:
-        await asyncio.to_thread(node.say, "S.DELETE", name)
+    await refreshed_again(workload)
+    await puts_end(workload, node)
 
     def drained() -> bool:
         return not sum(int(node.say("Q.STATS", queue)["total"]) for queue in QUEUES)

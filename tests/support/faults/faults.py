@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from support.faults.storm import Storm, fault
+from support.providers.scripted_provider import rotate_and_cut
 
 # Processes.
 
@@ -111,7 +112,7 @@ async def step_the_clock(storm: Storm) -> None:
 @fault("the provider's answers are lost")
 async def drop_answers(storm: Storm) -> None:
     if storm.provider:
-        storm.provider.drop = 3
+        storm.provider.faults.extend([rotate_and_cut] * 3)
     await storm.last()
 
 

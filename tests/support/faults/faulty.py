@@ -10,7 +10,7 @@ from typing import Any
 
 from support.cluster.disks import SlowDisk, SmallDisk, build, missing_compiler, missing_mounts
 from support.cluster.harness import Cluster, Node, Valkey
-from support.providers.counting_provider import CountingProvider
+from support.providers.scripted_provider import ScriptedProvider
 from support.store.proxy import Proxy, Way
 
 from benchmarks.network import Network, missing_led
@@ -76,7 +76,7 @@ class FaultyCluster(Cluster):
     def __init__(
         self,
         folder: Path,
-        provider: CountingProvider | None = None,
+        provider: ScriptedProvider | None = None,
         *,
         extra: str = "",
         synced: bool = True,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from support.providers.counting_provider import Presented
+from support.providers.scripted_provider import Presented
 
 OK, REFUSED, UNKNOWN = "ok", "refused", "unknown"
 USES = ("ack", "touch", "release", "fail")

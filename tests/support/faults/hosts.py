@@ -21,7 +21,7 @@ from support.cluster.harness import Cluster, Node
 from support.cluster.nursery import Child
 from support.cluster.processes import LIMIT_S, TROUBLE, spawn, until
 from support.faults.faulty import FAKETIME, LOG_BYTES, MARGIN_S, FaultyNode, of_clock
-from support.providers.counting_provider import CountingProvider
+from support.providers.scripted_provider import ScriptedProvider
 from support.store.proxy import Proxy
 
 from benchmarks.network import Network
@@ -158,7 +158,7 @@ class HostCluster(Cluster):
     def __init__(
         self,
         folder: Path,
-        provider: CountingProvider,
+        provider: ScriptedProvider,
         *,
         synced: bool,
         disks: bool = True,

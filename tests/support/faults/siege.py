@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster.harness import CLUSTER, Cluster, Node, serving, until_async
+from support.cluster.harness import CLUSTER, Cluster, Node, background, serving, until_async
 from support.faults.faulty import LIFE_S, FaultyCluster
 from support.faults.history import (
     crowded,
@@ -41,7 +42,7 @@ from support.faults.workload import (
     Workload,
     lane_of,
 )
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.scripted_provider import provider_in_thread
 
 KINDS = (
     "put",
@@ -80,7 +81,7 @@ async def siege(
     the cluster.
     """
     with (
-        provided(CountingProvider(ACCOUNTS, life_s)) as provider,
+        provider_in_thread(ACCOUNTS, life_s) as provider,
         serving(request, FaultyCluster(folder, provider, slow_disks=not short, **parts)) as cluster,
     ):
         for part, reason in cluster.absent.items():
@@ -128,12 +129,37 @@ async def struck(
     return recovered_s
 
 
+async def weather(
+    storm: Storm,
+    workload: Workload,
+    drawn: Iterable[list[Fault]],
+    seconds: float = math.inf,
+    crowds: int = 1,
+) -> None:
+    """
+    These faults, some at a time, until there are no more or the time is over; then the account.
+
+    Before each the cluster is whole again, by itself. ``crowds``: how many clients of each kind
+    stand where one does else.
+    """
+    begun, slowest_s = time.monotonic(), 0.0
+    clients = [job for _ in range(crowds) for job in workload.jobs()]
+    async with background(*clients) as jobs:
+        await progress(storm, workload)
+        for some in drawn:
+            slowest_s = max(slowest_s, await struck(storm, workload, some, jobs, begun))
+            if told := await asyncio.to_thread(storm.whole):
+                print(f"{'':8}{told}", flush=True)
+            if time.monotonic() - begun > seconds:
+                break
+        await end(storm, workload, begun, slowest_s)
+
+
 async def all_goes_on(storm: Storm, workload: Workload) -> None:
     """
     With nobody's help: one leads and sweeps, every account is refreshed again, both schedules tick.
     """
     leader = await healed(storm.cluster)
-    before = dict(workload.generation)
     beats = [one.key for one in workload.history.of("grant") if one.place in (BEATS, LATEST)]
     await asyncio.to_thread(leader.say, "Q.PUT", "probe", "x", "ID", "p", "DELAY", 300)
     await until_async(
@@ -142,16 +168,7 @@ async def all_goes_on(storm: Storm, workload: Workload) -> None:
         0.2,
         what="a due task is swept to ready",
     )
-
-    def refreshed() -> bool:
-        return all(workload.generation[one] > before.get(one, 0) for one in workload.provider.seeds)
-
-    await until_async(
-        refreshed,
-        CALM_S,
-        0.2,
-        what=f"every account is refreshed again: {workload.generation}, {before}",
-    )
+    await refreshed_again(workload)
     seen = set(beats)
 
     def ticked() -> bool:
@@ -161,6 +178,29 @@ async def all_goes_on(storm: Storm, workload: Workload) -> None:
         return {one.partition(":")[0] for one in fresh} == SCHEDULES.keys()
 
     await until_async(ticked, CALM_S, 0.2, what="both schedules tick")
+
+
+async def refreshed_again(workload: Workload) -> None:
+    """Every account is refreshed once more."""
+    before = dict(workload.generation)
+    await until_async(
+        lambda: all(
+            workload.generation[one] > before.get(one, 0) for one in workload.provider.seeds
+        ),
+        CALM_S,
+        0.2,
+        what=f"every account is refreshed again: {workload.generation}, {before}",
+    )
+
+
+async def puts_end(workload: Workload, node: Node) -> None:
+    """Nothing is put any more, by producers or schedules."""
+    workload.producing = False
+    await until_async(
+        lambda: not workload.producers, CALM_S, what="producers have done with their last puts"
+    )
+    for name in SCHEDULES:
+        await asyncio.to_thread(node.say, "S.DELETE", name)
 
 
 def ids_left(cluster: Cluster, queue: str, shards: int = 1) -> set[str]:
@@ -247,14 +287,9 @@ async def end(storm: Storm, workload: Workload, begun: float, slowest_s: float) 
     The calm after it: everything goes on, the queues drain; then the account is printed and judged.
     """
     await all_goes_on(storm, workload)
-    workload.producing = False
-    await until_async(
-        lambda: not workload.producers, CALM_S, what="producers have done with their last puts"
-    )
     cluster = storm.cluster
     node = cluster.alive()[0]
-    for name in SCHEDULES:
-        await asyncio.to_thread(node.say, "S.DELETE", name)
+    await puts_end(workload, node)
     late: list[float] = []
     if not (left := await drained(workload, node)):
         late = await lateness(workload, node)
@@ -271,10 +306,7 @@ async def end(storm: Storm, workload: Workload, begun: float, slowest_s: float) 
     for name, count in sorted(storm.injected.items()):
         print(f"  {count:4} {name}")
     print(f"operations checked: {len(workload.history.operations)} ({workload.history.summary()})")
-    print(
-        f"provider: {len(workload.provider.log)} requests,"
-        f" {sum(p.dropped for p in workload.provider.log)} answers lost"
-    )
+    print(f"provider: {len(workload.provider.log)} requests")
     print(f"epochs: {len(workload.history.claims)} claimed; clients met {dict(workload.troubles)}")
     sure = Counter(
         place for (place, _), many in surely_held(workload.history, lane_of).items() for _ in many

@@ -14,7 +14,7 @@ from typing import Any
 
 from support.cluster.harness import START_S, Node, until
 from support.faults.faulty import FaultyCluster
-from support.providers.counting_provider import CountingProvider
+from support.providers.scripted_provider import ScriptedProvider
 
 Act = Callable[["Storm"], Awaitable[None]]
 
@@ -62,10 +62,12 @@ class Storm:
 
     cluster: Any
     dice: random.Random
-    provider: CountingProvider | None = None
+    provider: ScriptedProvider | None = None
     longest_s: float = 4.0
     injected: Counter[str] = field(default_factory=Counter)
     catalogue: dict[str, Fault] = field(default_factory=lambda: CATALOGUE)
+    whole: Callable[[], str] = str
+    """Waits, after a fault, until the cluster is whole again; returns what to print of it."""
 
     def able(self) -> list[Fault]:
         """The faults that can be brought about here."""
@@ -78,6 +80,15 @@ class Storm:
         yield from first
         while True:
             yield from self.dice.choices(self.able(), [one.weight for one in self.able()])
+
+    def drawn(self, together: float) -> Iterator[list[Fault]]:
+        """That share of the faults comes with another one; of two one ends no process."""
+        for one in self.round():
+            some = [one]
+            if self.dice.random() < together:
+                second = self.dice.choice([other for other in self.able() if not other.process])
+                some += [second] if second is not one else []
+            yield some
 
     async def strike(self, *faults: Fault) -> None:
         """These faults at a time, each with its end; what they killed is started again."""

@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import re
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Coroutine, Iterator
 from typing import Any
 from urllib.parse import quote
 
-import redis
 import redis.asyncio
 from support.cluster.harness import ADMIN, TROUBLE, Cluster, Node
 from support.faults import onlookers
-from support.faults.history import REMEMBERED_S, USES, History, Operation
-from support.providers.counting_provider import CountingProvider
+from support.faults.clients import HONEST_REFUSALS, Clients
+from support.faults.history import REMEMBERED_S, USES, Operation
+from support.providers.scripted_provider import ScriptedProvider
 
 from tidewarden.client import AsyncClient
 from tidewarden.errors import Error, NotHeld, Unreachable
 
-ANSWER_S = 8.0
 BACKLOG_MAX = 200  # producers wait for consumers, so that a long run can be drained at its end
 LEASE_MS, BACKOFF_MS = 3000, 100
 TICK_MS = 500
@@ -44,17 +42,6 @@ which.
 _LANE = re.compile(r"-(lane\d+)(?:~\d+)?$")
 OPTIONS = {"touch": ("LEASE", LEASE_MS), "release": (), "fail": ("DELAY", 200)}
 WAYS, WAY_WEIGHTS = ("ack", "touch", "release", "fail", "leave", "go"), (83, 6, 4, 4, 2, 1)
-HONEST_REFUSALS = (
-    "NOTHELD",
-    "STOREDOWN",
-    "STALE",
-    "NOQUORUM",
-    "NOLEADER",
-    "FULL",
-    "TIMEOUT",
-    "NOTFOUND",
-    "DRAINING",
-)
 
 
 def lane_of(place: str, key: str) -> str | None:
@@ -65,28 +52,21 @@ def lane_of(place: str, key: str) -> str | None:
     return found[1] if found else None
 
 
-class Workload:
-    """
-    What goes on while faults happen. ``troubles``: what clients met with, by first word.
-
-    ``durability``, ``shards``: of the queue of jobs.
-    """
+class Workload(Clients):
+    """What goes on while faults happen. ``durability``, ``shards``: of the queue of jobs."""
 
     def __init__(
         self,
         cluster: Cluster,
-        provider: CountingProvider,
+        provider: ScriptedProvider,
         seed: int,
         durability: str = "one",
         shards: int = 1,
     ) -> None:
+        super().__init__(list(cluster.nodes.values()), seed)
         self.cluster = cluster
         self.provider = provider
         self.durability, self.shards = durability, shards
-        self.history = History()
-        self.dice = random.Random(seed)
-        self.troubles: Counter[str] = Counter()
-        self.producing = True
         self.producers = 0
         """How many have not ended yet."""
         self.pause_s = 0.03  # of a producer after each put
@@ -101,7 +81,7 @@ class Workload:
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
         """Everything to be run in the background."""
-        everywhere = list(self.cluster.nodes.values())
+        everywhere = self.nodes
         found = [self.produce(node) for node in everywhere]
         found += [self.consume(node) for node in everywhere]
         found += [self.consume_in_a_session(node) for node in everywhere[:2]]
@@ -126,90 +106,12 @@ class Workload:
         for account, token in self.provider.seeds.items():
             assert node.say("T.PUT", f"counted/{account}", f'{{"refresh_token": "{token}"}}') == 1
 
-    # One request, written down.
-
-    async def ask(
-        self,
-        operation: Operation,
-        client: redis.asyncio.Redis,
-        *words: Any,
-        answer_s: float = ANSWER_S,
-    ) -> Any:
-        """
-        Its answer, which is OK; None when it was refused as NOTHELD or not found.
-
-        Raises: what ``TROUBLE`` names: it is unknown what became of it, or the node says that it
-        cannot; AssertionError: it was refused for a reason that no fault explains.
-        """
-        wait_ms = (
-            words[-1]
-            if words[0] == "Q.WAIT"
-            else words[words.index("WAIT") + 1]
-            if "WAIT" in words
-            else 0
-        )
-        try:
-            async with asyncio.timeout(answer_s + wait_ms / 1000):
-                answer = await client.execute_command(*words)
-        except redis.ResponseError as error:
-            word = honest(words[0], error)
-            if word in ("NOTHELD", "NOTFOUND"):
-                operation.refused(word)
-                return None
-            raise  # STOREDOWN and its like: done or not
-        operation.ok()
-        return answer
-
-    async def connected(self, node: Node, *, alone: bool = False) -> redis.asyncio.Redis:
-        """
-        A connection to ``node``, or, unless it is to be that one ``alone``, to the next one that
-        takes it.
-        """
-        order = list(self.cluster.nodes.values())
-        first = order.index(node)
-        while True:
-            for candidate in (node,) if alone else order[first:] + order[:first]:
-                client = candidate.aclient()
-                try:
-                    async with asyncio.timeout(3):
-                        await client.initialize()
-                except TROUBLE as error:
-                    self.note(error)
-                    await client.aclose()
-                else:
-                    return client
-            await asyncio.sleep(0.1)
-
     def granted(self, asked: Operation, task_id: str, lease: int, queue: str) -> None:
         """A consumer got this task."""
         self.history.granted(asked, task_id, lease, queue)
         self.delivered += 1
         if queue == JOBS:
             self._seen.add(task_id)
-
-    def note(self, error: BaseException) -> None:
-        words = str(error).split()
-        self.troubles[words[0] if words and words[0].isupper() else type(error).__name__] += 1
-
-    async def forever(self, node: Node, turn: Any, *, alone: bool = False) -> None:
-        """
-        ``turn(client, node)`` again and again, on a connection made anew after each trouble, to any
-        node or that one ``alone``.
-        """
-        order = [node] if alone else list(self.cluster.nodes.values())
-        client = await self.connected(node, alone=alone)
-        try:
-            while True:
-                try:
-                    if await turn(client, node) is False:
-                        return
-                except TROUBLE as error:
-                    self.note(error)
-                    await client.aclose()
-                    await asyncio.sleep(0.05)
-                    client = await self.connected(self.dice.choice(order), alone=alone)
-        finally:
-            await client.aclose()
 
     # Producers.
 
@@ -341,7 +243,7 @@ class Workload:
 
     async def consume_in_a_session(self, node: Node) -> None:
         """The SDK: one session with grace, over whichever nodes answer."""
-        order = sorted(self.cluster.nodes.values(), key=lambda one: one is not node)
+        order = sorted(self.nodes, key=lambda one: one is not node)
         secret = quote(self.cluster.secret, safe="")
         urls = [f"redis://{ADMIN}:{secret}@{one.host}:{one.base_port}" for one in order]
         who = f"sdk:{node.name}"
@@ -374,16 +276,8 @@ class Workload:
         return f"{self.put_ok} put OK, {self.delivered} delivered; troubles {dict(self.troubles)}"
 
 
-def honest(verb: str, error: redis.ResponseError) -> str:
-    """Its word. Raises: AssertionError: no fault explains such an answer."""
-    word = str(error).partition(" ")[0]
-    if word not in HONEST_REFUSALS:
-        raise AssertionError(f"{verb}: {error}") from error
-    return word
-
-
 def honest_error(verb: str, error: Error | TimeoutError) -> BaseException:
-    """The same of the SDK's; it."""
+    """The error. Raises: AssertionError: no fault explains such an answer to the SDK."""
     if (
         isinstance(error, Error)
         and not isinstance(error, Unreachable)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import parse_qs, quote_plus
 
 import aiohttp
 from aiohttp import web
+from support.doors.http_app import served_in_thread, serving_app
 
 NEXT_SECRET = "the-next-secret"
 
@@ -37,32 +37,27 @@ class Gateway:
         self.rolled = False
         self.url = ""
         self._servers = dict(servers)
-        self._loop = asyncio.new_event_loop()
         self._free = asyncio.Event()
-        self._runner: web.AppRunner | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._session: aiohttp.ClientSession
 
     def release(self) -> None:
         """Let go what is held: requests are lost, answers delivered."""
         self._loop.call_soon_threadsafe(self._free.set)
 
-    async def _start(self) -> None:
-        self._session = aiohttp.ClientSession(trust_env=False)
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[Gateway]:
+        """Serve in this loop."""
+        self._loop = asyncio.get_running_loop()
         app = web.Application()
         app.router.add_post("/{name}/token", self._token)
-        self._runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=False, shutdown_timeout=1
-        )
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def _stop(self) -> None:
-        self._free.set()
-        assert self._runner is not None
-        assert self._session is not None
-        await self._runner.cleanup()
-        await self._session.close()
+        session = aiohttp.ClientSession(trust_env=False)
+        async with session as self._session, serving_app(app) as port:
+            self.url = f"http://127.0.0.1:{port}"
+            try:
+                yield self
+            finally:
+                self._free.set()
 
     async def _token(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
@@ -78,7 +73,6 @@ class Gateway:
             if headers["Authorization"] != _basic(server.client_id, NEXT_SECRET):
                 return web.json_response({"error": "invalid_client"}, status=401)
             headers["Authorization"] = _basic(server.client_id, server.client_secret)
-        assert self._session is not None
         async with self._session.post(server.token_url, data=body, headers=headers) as response:
             answer = await response.read()
         if step:
@@ -109,17 +103,6 @@ def _basic(client_id: str, secret: str) -> str:
     )
 
 
-@contextlib.contextmanager
-def gateway(servers: Mapping[str, Any]) -> Iterator[Gateway]:
-    """One that serves, in a thread of its own."""
-    made = Gateway(servers)
-    thread = threading.Thread(target=made._loop.run_forever, name="gateway", daemon=True)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(made._start(), made._loop).result(60)
-        yield made
-    finally:
-        asyncio.run_coroutine_threadsafe(made._stop(), made._loop).result(60)
-        made._loop.call_soon_threadsafe(made._loop.stop)
-        thread.join()
-        made._loop.close()
+def gateway(servers: Mapping[str, Any]) -> contextlib.AbstractContextManager[Gateway]:
+    """Serve one in a thread of its own."""
+    return served_in_thread(Gateway(servers).serving())

@@ -6,13 +6,11 @@ stead, as rules have it.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -21,9 +19,9 @@ from urllib.parse import parse_qs
 
 import aiohttp
 from aiohttp import web
+from support.doors.http_app import served_in_thread, serving_app
 
 PASSED_ON = ("Content-Type", "Retry-After", "Date", "WWW-Authenticate")
-AMISS = base64.b64encode(b"c0:no-longer-the-secret").decode()
 
 
 @dataclass
@@ -34,9 +32,8 @@ class Rule:
     ``status``: the answer's, with ``body`` (text: a page of HTML, a dict: JSON) and ``headers``; 0:
     as the server answers. ``passed``: the server gets the request all the same, and its answer is
     thrown away. ``cut``: the connection ends instead of an answer. ``delay_s``: before anything
-    else. ``wrong_secret``: the server is shown one that it does not know, and answers itself.
-    ``accounts``: whose requests, None: everybody's. ``share`` of them, ``times`` in all (0: without
-    end).
+    else. ``accounts``: whose requests, None: everybody's. ``share`` of them, ``times`` in all (0:
+    without end).
     """
 
     status: int = 0
@@ -45,7 +42,6 @@ class Rule:
     passed: bool = False
     cut: bool = False
     delay_s: float = 0.0
-    wrong_secret: bool = False
     accounts: Collection[str] | None = None
     share: float = 1.0
     times: int = 0
@@ -69,41 +65,6 @@ def refusal(error: str, status: int = 400, **rule: Any) -> Rule:
     return Rule(status, {"error": error, "error_description": "so says the proxy"}, **rule)
 
 
-@dataclass
-class Limit:
-    """
-    A true limit of ``per_s`` requests a second, ``burst`` of them at a time: what is beyond is
-    answered 429, and not passed on.
-
-    ``retry_after``: what the answer says of when to come again, seconds; None: nothing. ``clock``:
-    the seconds that count.
-    """
-
-    per_s: float
-    burst: float
-    retry_after: int | None = None
-    clock: Callable[[], float] = time.monotonic
-    _level: float = 0.0
-    _at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._level, self._at = self.burst, self.clock()
-
-    def refused(self) -> bool:
-        """Whether one more is too much."""
-        now = self.clock()
-        self._level = min(self.burst, self._level + (now - self._at) * self.per_s)
-        self._at = now
-        if self._level < 1:
-            return True
-        self._level -= 1
-        return False
-
-    def answer(self) -> web.Response:
-        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        return web.json_response({"error": "rate_limited"}, status=429, headers=headers)
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """
@@ -124,7 +85,7 @@ class Asked:
 class ReverseProxy:
     """
     A door of HTTP: ``/NAME/token`` is the token endpoint of one server for the provider of that
-    name, by ``rules[NAME]``, the first that is met, and ``limits[NAME]``, which comes before.
+    name, by ``rules[NAME]``, the first that is met.
 
     ``log``: all that was asked. ``most_open``: how many requests of a provider were under way at a
     time since :meth:`mark`.
@@ -132,7 +93,6 @@ class ReverseProxy:
 
     def __init__(self, server: Any, seed: int = 1) -> None:
         self.rules: dict[str, list[Rule]] = {}
-        self.limits: dict[str, Limit] = {}
         self.log: list[Asked] = []
         self.most_open: Counter[str] = Counter()
         self.url = ""
@@ -140,9 +100,7 @@ class ReverseProxy:
         self._dice = Random(seed)
         self._known = {token: (account, 0) for account, token in server.seeds}
         self._open: Counter[str] = Counter()
-        self._loop = asyncio.new_event_loop()
-        self._runner: web.AppRunner | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._session: aiohttp.ClientSession
 
     # What a test looks at.
 
@@ -171,26 +129,18 @@ class ReverseProxy:
 
     # Its work.
 
-    async def start(self) -> None:
-        """Listen on a free port of loopback."""
-        self._session = aiohttp.ClientSession(
-            trust_env=False, connector=aiohttp.TCPConnector(limit=0, force_close=True)
-        )
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[ReverseProxy]:
+        """Serve in this loop."""
         app = web.Application()
         app.router.add_post("/{name}/token", self._token)
-        self._runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=False, shutdown_timeout=1
-        )
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0, backlog=512).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def close(self) -> None:
-        """Stop listening."""
-        assert self._runner is not None
-        assert self._session is not None
-        await self._runner.cleanup()
-        await self._session.close()
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with (
+            aiohttp.ClientSession(trust_env=False, connector=connector) as self._session,
+            serving_app(app, backlog=512) as port,
+        ):
+            self.url = f"http://127.0.0.1:{port}"
+            yield self
 
     async def _token(self, request: web.Request) -> web.StreamResponse:
         begun = time.monotonic()
@@ -215,9 +165,6 @@ class ReverseProxy:
         self, request: web.Request, name: str, account: str, body: bytes, token: str
     ) -> tuple[web.Response | None, bool]:
         """The answer, None: the connection is cut; and whether it is the server's own."""
-        limit = self.limits.get(name)
-        if limit is not None and limit.refused():
-            return limit.answer(), False
         rule = next(
             (one for one in self.rules.get(name, ()) if one.meets(account, self._dice)), None
         )
@@ -226,18 +173,13 @@ class ReverseProxy:
         if rule.delay_s:
             await asyncio.sleep(rule.delay_s)
         if rule.passed or not (rule.status or rule.cut):
-            answer = await self._pass_on(request, body, token, wrong_secret=rule.wrong_secret)
+            answer = await self._pass_on(request, body, token)
             if not (rule.status or rule.cut):
                 return answer, True
         return (None if rule.cut else _answer_of(rule)), False
 
-    async def _pass_on(
-        self, request: web.Request, body: bytes, token: str, *, wrong_secret: bool = False
-    ) -> web.Response:
+    async def _pass_on(self, request: web.Request, body: bytes, token: str) -> web.Response:
         headers = {name: request.headers[name] for name in ("Authorization", "Content-Type")}
-        if wrong_secret:
-            headers["Authorization"] = f"Basic {AMISS}"
-        assert self._session is not None
         async with self._session.post(
             self._server.token_url, data=body, headers=headers
         ) as response:
@@ -257,20 +199,9 @@ def _answer_of(rule: Rule) -> web.Response:
     return web.json_response(rule.body, status=rule.status, headers=rule.headers)
 
 
-@contextlib.contextmanager
-def reverse_proxy(server: Any, seed: int = 1) -> Iterator[ReverseProxy]:
-    """One that serves, in a thread of its own, so that nothing the test does makes it late."""
-    made = ReverseProxy(server, seed)
-    thread = threading.Thread(target=made._loop.run_forever, name="reverse proxy", daemon=True)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(made.start(), made._loop).result(60)
-        yield made
-    finally:
-        asyncio.run_coroutine_threadsafe(made.close(), made._loop).result(60)
-        made._loop.call_soon_threadsafe(made._loop.stop)
-        thread.join()
-        made._loop.close()
+def reverse_proxy(server: Any, seed: int = 1) -> contextlib.AbstractContextManager[ReverseProxy]:
+    """Serve one in a thread of its own."""
+    return served_in_thread(ReverseProxy(server, seed).serving())
 
 
 def lateness(

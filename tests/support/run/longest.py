@@ -9,7 +9,6 @@ LONGEST = (
     "live/judgement/test_kills.py",
     "live/judgement/test_incidents.py",
     "live/judgement/test_accounts.py",
-    "live/judgement/test_client.py",
     "live/engines/test_tokens.py",
     "live/raft/test_strangers.py",
     "live/engines/test_cluster_resize.py",

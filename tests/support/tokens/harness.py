@@ -1,21 +1,15 @@
-"""
-What the tests of the refreshers share: a small token endpoint, and a node's worth of tokens on a
-real store.
-"""
+"""What the tests of the refreshers share: a node's worth of tokens on a real store."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import secrets
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-from support.doors.http_app import serving_app
 from support.queues.desk import loading, queue_scripts
 from support.waiting import eventually
 
@@ -28,99 +22,6 @@ from tidewarden.store.near_copy import NearCopy
 from tidewarden.tokens import Tokens, open_tokens
 from tidewarden.tokens.accounts.account_store import AccountStore  # noqa: F401 - for the tests
 from tidewarden.tokens.system_queues import system_queues
-
-Fault = Callable[[web.Request, "Endpoint", str], Awaitable[web.StreamResponse]]
-
-
-@dataclass
-class Endpoint:
-    """
-    A token endpoint with single-use refresh tokens ``account.n``; ``faults`` are used up one a
-    request.
-    """
-
-    url: str = ""
-    life_s: float | None = 3600
-    current: dict[str, int] = field(default_factory=dict)
-    requests: Counter[str] = field(default_factory=Counter)
-    """How often each refresh token came."""
-    faults: deque[Fault] = field(default_factory=deque)
-    open: int = 0
-    most_open: int = 0
-    delay_s: float = 0.0
-    grace: bool = False
-    """A token that was used last gets the same pair again."""
-    order: list[str] = field(default_factory=list)
-    """The refresh tokens that came, one after the other."""
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.open += 1
-        self.most_open = max(self.most_open, self.open)
-        try:
-            form = await request.post()
-            token = str(form["refresh_token"])
-            self.requests[token] += 1
-            self.order.append(token)
-            if self.delay_s:
-                await asyncio.sleep(self.delay_s)
-            if self.faults:
-                return await self.faults.popleft()(request, self, token)
-            return self.rotate(token)
-        finally:
-            self.open -= 1
-
-    def rotate(self, token: str) -> web.Response:
-        account, _, number = token.rpartition(".")
-        used = self.grace and self.current.get(account, 0) == int(number) + 1
-        if self.current.get(account, 0) != int(number) and not used:
-            return web.json_response({"error": "invalid_grant"}, status=400)
-        self.current[account] = int(number) + 1
-        body: dict[str, Any] = {
-            "access_token": f"secret-access-{account}-{int(number) + 1}",
-            "token_type": "Bearer",
-            "refresh_token": f"{account}.{int(number) + 1}",
-        }
-        if self.life_s is not None:
-            body["expires_in"] = self.life_s
-        return web.json_response(body)
-
-
-def answers(status: int, body: dict[str, Any] | str, **headers: str) -> Fault:
-    """A fault: this answer."""
-
-    async def fault(_request: web.Request, _endpoint: Endpoint, _token: str) -> web.StreamResponse:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        if isinstance(body, str):
-            return web.Response(status=status, text=body, headers=named, content_type="text/html")
-        return web.json_response(body, status=status, headers=named)
-
-    return fault
-
-
-async def cut(request: web.Request, _endpoint: Endpoint, _token: str) -> web.StreamResponse:
-    """A fault: the connection is closed instead of an answer; the request was not processed."""
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
-
-
-async def rotate_and_cut(
-    request: web.Request, endpoint: Endpoint, token: str
-) -> web.StreamResponse:
-    """A fault: the request is processed, and the answer never arrives."""
-    endpoint.rotate(token)
-    return await cut(request, endpoint, token)
-
-
-@contextlib.asynccontextmanager
-async def endpoint(**settings: Any) -> AsyncIterator[Endpoint]:
-    """A running token endpoint."""
-    made = Endpoint(**settings)
-    app = web.Application()
-    app.router.add_post("/token", made.handle)
-    async with serving_app(app) as port:
-        made.url = f"http://127.0.0.1:{port}/token"
-        yield made
 
 
 def provider(url: str, **settings: Any) -> Provider:

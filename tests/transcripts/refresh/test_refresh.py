@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import textwrap
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from support.providers.scripted_provider import (
+    Fault,
+    ScriptedProvider,
+    answers,
+    cut,
+    rotate_and_cut,
+    scripted_provider,
+)
 from support.tokens import harness
 from support.transcripts.recording import Recording, compare, journals_noted, store_watched
 
@@ -26,7 +33,6 @@ ENDS = {
     "lost_rotation": "events    account.dead",
 }
 """What the last line of a story names, by the state in which the account is left."""
-Answer = Callable[[web.Request, harness.Endpoint, str], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Scene:
 
     title: str
     why: str
-    answers: tuple[Answer, ...]
+    answers: tuple[Fault, ...]
     state: str = "failing"
     settings: dict[str, Any] = field(default_factory=dict)
     grace: bool = False
@@ -50,13 +56,13 @@ class Scene:
     """Another account of the same client is refreshed well meanwhile."""
 
 
-async def well(_request: web.Request, endpoint: harness.Endpoint, token: str) -> web.StreamResponse:
+async def well(_request: web.Request, endpoint: ScriptedProvider, token: str) -> web.StreamResponse:
     """The provider rotates the refresh token and answers with the new pair."""
     return endpoint.rotate(token)
 
 
-def refused(status: int, code: str, **headers: str) -> Answer:
-    return harness.answers(status, {"error": code}, **headers)
+def refused(status: int, code: str, **headers: str) -> Fault:
+    return answers(status, {"error": code}, **headers)
 
 
 SCENES = {
@@ -100,7 +106,7 @@ SCENES = {
         "There is no token endpoint at that address",
         "A mistake in the settings, or a provider that moved: no account is to blame, and none is given"
         " up for it.",
-        (harness.answers(404, "<html>Not found</html>"),),
+        (answers(404, "<html>Not found</html>"),),
     ),
     "rate_limited": Scene(
         "The provider wants fewer requests",
@@ -128,21 +134,21 @@ SCENES = {
         "The connection breaks, and the request was not processed",
         "Nobody knows whether the refresh token was used up. It is sent again in its place, at once,"
         " and works.",
-        (harness.cut, well),
+        (cut, well),
         "fresh",
     ),
     "unknown_processed": Scene(
         "The connection breaks after the request was processed",
         "The new refresh token went with the answer. Each use of the old one is refused: its rotation"
         " is lost, and only its owner's consent helps.",
-        (harness.rotate_and_cut, *(refused(400, "invalid_grant"),) * 3),
+        (rotate_and_cut, *(refused(400, "invalid_grant"),) * 3),
         "lost_rotation",
         others=True,
     ),
     "unknown_within_the_grace": Scene(
         "The connection breaks, and the provider gives a grace",
         "Within the grace the old refresh token gets the same pair again.",
-        (harness.rotate_and_cut, well),
+        (rotate_and_cut, well),
         "fresh",
         {"grace_s": 60.0},
         grace=True,
@@ -156,7 +162,7 @@ SCENES = {
     "unreadable": Scene(
         "An answer of success that nobody can read",
         "It may hold a refresh token: what came is kept, sealed, on the node's disk.",
-        (harness.answers(200, "<html>Please sign in</html>"),),
+        (answers(200, "<html>Please sign in</html>"),),
     ),
 }
 
@@ -166,7 +172,7 @@ async def _told(recording: Recording, scene: Scene) -> Any:
     """Serve a token endpoint that notes each request for the story's account, and its answer."""
     left = list(scene.answers)
 
-    async def noted(request: web.Request, made: harness.Endpoint, token: str) -> web.StreamResponse:
+    async def noted(request: web.Request, made: ScriptedProvider, token: str) -> web.StreamResponse:
         if not token.startswith("ada."):
             return made.rotate(token)
         form = dict(await request.post())
@@ -185,21 +191,10 @@ async def _told(recording: Recording, scene: Scene) -> Any:
             recording.note("provider", f"answers {answer.status}: {kind}")
         return answer
 
-    async with harness.endpoint(grace=scene.grace) as made:
+    async with scripted_provider(grace_s=60.0 * scene.grace, script=noted) as made:
         if scene.nowhere:
             made.url = "http://127.0.0.1:1/token"
-        made.faults = _Always(noted)
         yield made
-
-
-class _Always:
-    """Stands in for the endpoint's queue of faults: the same one for each request."""
-
-    def __init__(self, fault: Answer) -> None:
-        self._fault = fault
-
-    def popleft(self) -> Answer:
-        return self._fault
 
 
 @pytest.mark.parametrize("name", SCENES)

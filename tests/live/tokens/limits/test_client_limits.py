@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support.inspect import accounts_of, probing_of, untold_of, version_of
 from support.manual_clock import ManualClock
+from support.providers.scripted_provider import answers, scripted_provider
 from support.tokens import harness
 
 from tidewarden import errors
@@ -404,7 +405,7 @@ async def test_two_nodes_hold_back_together_and_one_probes(
     once.
     """
     caplog.set_level(logging.INFO)
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         right = asyncio.Event()
         while_wrong = 0
 
@@ -413,9 +414,9 @@ async def test_two_nodes_hold_back_together_and_one_probes(
             if right.is_set():
                 return made.rotate(token)
             while_wrong += 1
-            return await harness.answers(401, {"error": "invalid_client"})(request, made, token)
+            return await answers(401, {"error": "invalid_client"})(request, made, token)
 
-        endpoint.faults.extend([refuse] * 1000)
+        endpoint.script = refuse
         chosen = harness.provider(endpoint.url, refreshers=3)
         async with two(valkey, tmp_path, chosen) as (one, other):
             await asyncio.gather(
@@ -461,7 +462,7 @@ async def paused_over(side: Any) -> bool:
 async def test_a_rate_limited_provider_is_asked_less_and_all_are_refreshed(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         loop = asyncio.get_running_loop()
         begun, at = loop.time(), []
 
@@ -469,10 +470,10 @@ async def test_a_rate_limited_provider_is_asked_less_and_all_are_refreshed(
             """At most thirty a second."""
             at.append(loop.time())
             if sum(1 for one in at if one > loop.time() - 1) > 30:
-                return await harness.answers(429, {}, Retry_After="1")(request, made, token)
+                return await answers(429, {}, Retry_After="1")(request, made, token)
             return made.rotate(token)
 
-        endpoint.faults.extend([limited] * 2000)
+        endpoint.script = limited
         chosen = harness.provider(endpoint.url, refreshers=10)
         async with two(valkey, tmp_path, chosen) as (one, _other):
             await asyncio.gather(
@@ -492,15 +493,15 @@ async def test_a_probe_is_made_by_an_account_that_was_well(valkey: Any, tmp_path
     Accounts that always fail are due first; the provider was away: the healthy ones find out that
     it is back.
     """
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         back = asyncio.Event()
 
         async def fault(request: Any, made: Any, token: str) -> Any:
             if back.is_set() and not token.startswith("bad"):
                 return made.rotate(token)
-            return await harness.answers(500, {})(request, made, token)
+            return await answers(500, {})(request, made, token)
 
-        endpoint.faults.extend([fault] * 100_000)
+        endpoint.script = fault
         chosen = harness.provider(endpoint.url, refreshers=8)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await asyncio.gather(

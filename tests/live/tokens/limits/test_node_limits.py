@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.inspect import is_eager, pools_of, takes_of
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 
 from tidewarden.config.load import Provider
@@ -90,7 +91,7 @@ async def test_a_client_that_waits_keeps_nothing_of_the_rate_from_another(
     valkey: Any, tmp_path: Path
 ) -> None:
     """Of one request in fifty seconds; and whoever finds a task and may not send it hands it on."""
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         rate = {"host_rate": 0.02}
         idle, busy = (
             harness.provider(endpoint.url, **rate),

@@ -18,7 +18,8 @@ from typing import Any
 import httpx
 import pytest
 from support.providers.certificate import make
-from support.providers.grant_endpoint import grantor
+from support.providers.provider_settings import provider_of
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import dying_node, harness
 from support.tokens.harness import eventually, in_state
 
@@ -33,14 +34,7 @@ ACCOUNTS = 50
 
 
 def section(server: Any, grant: str, **settings: Any) -> Provider:
-    usual = {"client_secret": Secret(server.client_secret), "rotation": "none", "timeout_s": 20.0}
-    return Provider(
-        name="p",
-        token_url=server.token_url,
-        client_id=server.client_id,
-        grant=grant,
-        **(usual | settings),
-    )
+    return provider_of(server, grant=grant, **({"rotation": "none"} | settings))
 
 
 async def generations(side: harness.Side) -> dict[str, int]:
@@ -190,7 +184,7 @@ async def test_a_node_that_is_killed_mid_request_costs_nobody_a_grant(
     and nothing is doubted.
     """
     monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 3.5)
-    async with grantor(holding=True) as endpoint:
+    async with scripted_provider(hold=True) as endpoint:
         settings = {"grant": "client_credentials", "rotation": "none", "timeout_s": 2.0}
         arguments = ("nowhere", valkey.path, tmp_path / "dying", endpoint.url, settings)
         (tmp_path / "dying").mkdir()
@@ -206,10 +200,10 @@ async def test_a_node_that_is_killed_mid_request_costs_nobody_a_grant(
             chosen = harness.provider(endpoint.url, **settings)
             async with harness.node(valkey, tmp_path / "other", chosen, "n2", go=False) as side:
                 await side.tokens.put("p/a", {"scope": "s1"})
-                await eventually(lambda: endpoint.waiting, 120)
+                await eventually(lambda: endpoint.held, 120)
                 os.kill(process.pid or 0, signal.SIGKILL)
                 process.join(60)
-                endpoint.holding = False
+                endpoint.hold = False
                 endpoint.let_go()
                 side.go()
                 entry = await in_state(side, "fresh", limit_s=120)
@@ -219,7 +213,7 @@ async def test_a_node_that_is_killed_mid_request_costs_nobody_a_grant(
                 )
                 stats = (await side.tokens.stats())["p"]
                 assert (stats["dead"], stats["lost_rotation"], stats["intents"]) == (0, 0, 0)
-            assert endpoint.asked == {"s1": 2}
+            assert endpoint.requests == {"s1": 2}
         finally:
             process.kill()
             process.join(60)

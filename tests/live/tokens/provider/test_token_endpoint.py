@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from support.providers.raw_provider import OK, ask, provider, server
+from support.providers.raw_provider import OK, ask, listening, provider, server
 
 from tidewarden.clock import SystemClock
 from tidewarden.config.load import Secret
@@ -58,12 +58,10 @@ async def test_a_certificate_that_is_not_trusted_was_never_sent(tmp_path: Any) -
     async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
-    running = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     # The server's view of the failed handshake.
-    running.get_loop().set_exception_handler(lambda *_: None)
-    port = running.sockets[0].getsockname()[1]
-    outcome = await ask(f"https://127.0.0.1:{port}/token")
-    running.close()
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    async with listening(serve, context) as port:
+        outcome = await ask(f"https://127.0.0.1:{port}/token")
     assert isinstance(outcome, RequestNotSent)
     assert outcome.reason == "tls"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.providers.certificate import make
 from support.providers.forward_proxy import forward_proxy
-from support.providers.raw_provider import OK, ask, provider, server
+from support.providers.raw_provider import OK, ask, listening, provider, server
 
 from tidewarden.tokens.provider.token_endpoint import TokenEndpoint
 from tidewarden.tokens.provider.token_response import HttpAnswer, RequestNotSent, classify
@@ -124,15 +124,11 @@ async def test_a_proxy_that_is_not_there_is_our_own_matter() -> None:
 
 
 async def test_a_proxy_that_says_nothing_is_waited_for_as_long_as_for_a_connection() -> None:
-    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await silence.wait()
-        writer.transport.abort()
+    async def serve(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
 
-    silence = asyncio.Event()
-    running = await asyncio.start_server(serve, "127.0.0.1", 0)
-    there = f"http://127.0.0.1:{running.sockets[0].getsockname()[1]}"
-    outcome = await ask("https://login.example.org/token", proxy=there, connect_timeout_s=0.3)
-    silence.set()
-    running.close()
+    async with listening(serve) as port:
+        there = f"http://127.0.0.1:{port}"
+        outcome = await ask("https://login.example.org/token", proxy=there, connect_timeout_s=0.3)
     assert isinstance(outcome, RequestNotSent)
     assert outcome.reason == "connect_timeout"

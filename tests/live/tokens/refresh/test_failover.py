@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from support.cluster.harness import CLUSTER, Cluster, Node, cluster, free_base_port, spawn, until
-
-from tidewarden.sandbox.grants import CLIENT_ID, CLIENT_SECRET
+from support.cluster import refresh_stage
+from support.cluster.harness import CLUSTER, Cluster, Node, cluster, until
+from support.providers.provider_settings import section
+from support.providers.sandbox_process import SandboxProcess
 
 # The first run may have to install oidc-provider.
 pytestmark = pytest.mark.timeout(400)
@@ -58,20 +57,8 @@ class Authority:
     grace_s: int = 0
 
     def toml(self) -> str:
-        server = self.server
-        return "\n".join(
-            (
-                f"[providers.{self.name}]",
-                f'token_url = "{server.token_url}"',
-                f'client_id = "{server.client_id}"',
-                f'client_secret = "{server.client_secret}"',
-                'rotation = "single_use"',
-                f"grace_s = {self.grace_s}",
-                f"timeout_s = {TIMEOUT_S}",
-                f"refreshers = {REFRESHERS}",
-                "",
-            )
-        )
+        settings = {"rotation": "single_use", "timeout_s": TIMEOUT_S, "refreshers": REFRESHERS}
+        return section(self.name, self.server, grace_s=self.grace_s, **settings)
 
     @property
     def queue(self) -> str:
@@ -89,52 +76,6 @@ class Authority:
         return found
 
 
-class Sandbox:
-    """
-    Our own server, as ``tidewarden sandbox`` starts it; speaks of itself as those of the fixtures
-    do.
-    """
-
-    client_id, client_secret = CLIENT_ID, CLIENT_SECRET
-
-    def __init__(self, folder: Path, accounts: int) -> None:
-        port = free_base_port()
-        self.url = f"http://127.0.0.1:{port}"
-        self.token_url = f"{self.url}/token"
-        argv = ["sandbox", "--port", str(port), "--accounts", str(accounts), "--life", str(LIFE_S)]
-        argv = [sys.executable, "-m", "tidewarden", *argv, "--data-dir", str(folder)]
-        folder.mkdir()
-        self.process = spawn(argv, folder / "log")
-        until(lambda: self._get("/stats"), what="the sandbox serves")
-        rows = [
-            line.split("\t")
-            for line in self._get(f"/seed?n={accounts}&access=0").text.splitlines()[1:]
-        ]
-        self.seeds = [(row[0], row[1]) for row in rows]
-
-    def _get(self, path: str) -> httpx.Response:
-        with httpx.Client(trust_env=False, verify=False, timeout=10) as client:
-            return client.get(self.url + path).raise_for_status()
-
-    def fault(self, kind: str = "", delay_ms: int = 0) -> None:
-        assert kind in ("", "delay")
-        self._get(f"/fault?delay_ms={delay_ms}")
-
-    def stats(self) -> dict[str, Any]:
-        found = self._get("/stats?grants=1").json()
-        accounts = {}
-        for name, row in found["accounts"].items():
-            requests = {str(generation): 1 for generation in range(row["generation"])} | row[
-                "presented_again"
-            ]
-            accounts[name] = {"requests": requests, "revoked": row["revoked"]}
-        return {"live": found["live_grants"], "accounts": accounts, "requests": found["requests"]}
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait(60)
-
-
 @pytest.fixture
 def authorities(
     request: pytest.FixtureRequest, dot: Any, tmp_path: Path
@@ -143,7 +84,7 @@ def authorities(
     django-oauth-toolkit with grace and our sandbox without; oidc-provider, without, where node is
     present.
     """
-    sandbox = Sandbox(tmp_path / "sandbox", 40)
+    sandbox = SandboxProcess(tmp_path / "sandbox", 40, LIFE_S)
     found = {
         "dot": Authority("dot", dot(accounts=60, grace=GRACE_S, life=LIFE_S), 60, GRACE_S),
         "sandbox": Authority("sandbox", sandbox, 40),
@@ -172,18 +113,9 @@ def intents(nodes: Cluster, authority: Authority, holder: str) -> set[str]:
 
 
 def listed(node: Node, provider: str, state: str = "") -> dict[str, dict[str, Any]]:
-    """T.LIST, whole: account (without its provider) -> row."""
-    found, cursor = {}, ""
-    with node.client() as client:
-        while True:
-            words = ["T.LIST", "PROVIDER", provider, "COUNT", 500]
-            words += ["STATE", state] if state else []
-            rows, cursor = client.execute_command(*words, *(["AFTER", cursor] if cursor else []))
-            for row in rows:
-                row = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
-                found[row["account"].partition("/")[2]] = row
-            if not cursor:
-                return found
+    """Its accounts, by their names there."""
+    found = refresh_stage.listed(node, "PROVIDER", provider, *(("STATE", state) if state else ()))
+    return {account.partition("/")[2]: row for account, row in found.items()}
 
 
 def put_accounts(node: Node, authorities: Mapping[str, Authority], part: int) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from support.inspect import accounts_of, journal_of
+from support.providers.scripted_provider import answers, cut, scripted_provider
 from support.tokens import harness
 from support.tokens.defects import break_once
-from support.tokens.harness import answers, cut, described, eventually, in_state
+from support.tokens.harness import described, eventually, in_state
 
 from tidewarden.clock import SystemClock
 from tidewarden.duties import Duties
@@ -22,7 +23,7 @@ from tidewarden.tokens.refresh import pool as pool_module
 
 
 async def test_every_account_is_refreshed_once_a_generation(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint(life_s=3600) as endpoint:
+    async with scripted_provider(life_s=3600) as endpoint:
         chosen = harness.provider(endpoint.url, refreshers=8)
         async with (
             harness.node(valkey, tmp_path / "a", chosen, "n0") as one,
@@ -53,7 +54,7 @@ async def test_refreshers_that_met_a_defect_once_go_on(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     break_once(monkeypatch, where)
-    async with harness.endpoint(life_s=3600) as endpoint:
+    async with scripted_provider(life_s=3600) as endpoint:
         chosen = harness.provider(endpoint.url, refreshers=8)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             duties = Duties(SystemClock())
@@ -72,7 +73,7 @@ async def test_refreshers_that_met_a_defect_once_go_on(
 async def test_where_no_number_is_set_it_grows_while_accounts_are_late(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint(life_s=3600) as endpoint:
+    async with scripted_provider(life_s=3600) as endpoint:
         chosen = harness.provider(endpoint.url)
         assert chosen.refreshers == 0
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
@@ -94,7 +95,7 @@ async def test_what_falls_due_together_is_taken_in_parts(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_module, "TAKE_MAX", 4)
-    async with harness.endpoint() as endpoint, contextlib.AsyncExitStack() as stack:
+    async with scripted_provider() as endpoint, contextlib.AsyncExitStack() as stack:
         chosen = harness.provider(endpoint.url, refreshers=50)
         side = await stack.enter_async_context(harness.node(valkey, tmp_path, chosen, go=False))
         await asyncio.gather(
@@ -130,7 +131,7 @@ async def test_what_falls_due_together_is_taken_in_parts(
 async def test_answers_on_their_way_to_the_disk_keep_some_others_from_being_asked_for_but_not_all(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url, refreshers=3)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
             await asyncio.gather(
@@ -163,7 +164,7 @@ async def test_answers_on_their_way_to_the_disk_keep_some_others_from_being_aske
 async def test_a_wrong_client_secret_touches_no_account_and_is_asked_about_rarely(
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.extend([answers(401, {"error": "invalid_client"})] * 50)
         async with harness.node(
             valkey, tmp_path, harness.provider(endpoint.url, refreshers=4)
@@ -188,7 +189,7 @@ async def test_a_wrong_client_secret_touches_no_account_and_is_asked_about_rarel
 async def test_a_stop_finishes_what_is_under_way_and_begins_nothing(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint(delay_s=0.5) as endpoint:
+    async with scripted_provider(delay_s=0.5) as endpoint:
         chosen = harness.provider(endpoint.url, refreshers=4)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await asyncio.gather(
@@ -215,7 +216,7 @@ async def test_a_stop_waits_longer_for_an_answer_that_could_not_be_had_again(
         await (gate.wait() if lasts else asyncio.sleep(0.5))
         return made.rotate(token)
 
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(slow)
         chosen = harness.provider(endpoint.url, **settings)
         async with harness.node(valkey, tmp_path, chosen) as side:
@@ -232,7 +233,7 @@ async def test_a_journal_that_cannot_write_stops_the_risky_requests(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
         real = journal_module.os.write
@@ -255,7 +256,7 @@ async def test_a_journal_that_cannot_write_is_told_everywhere_until_it_can(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
         tokens = side.tokens
@@ -308,7 +309,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
     """
     Every script fails for a while, at every step of many refreshes; then all of it is made good.
     """
-    async with harness.endpoint(delay_s=0.01) as endpoint:
+    async with scripted_provider(delay_s=0.01) as endpoint:
         monkeypatch.setattr(pool_module, "PAUSE_S", 0.05)
         chosen = harness.provider(endpoint.url, refreshers=8, grace_s=60)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
@@ -350,7 +351,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_nothing(
 async def test_a_provider_that_suddenly_refuses_everybody_ends_nobody(
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         wrong = False
 
         async def refuse(request: Any, made: Any, token: str) -> Any:
@@ -360,7 +361,7 @@ async def test_a_provider_that_suddenly_refuses_everybody_ends_nobody(
                 else made.rotate(token)
             )
 
-        endpoint.faults.extend([refuse] * 5000)
+        endpoint.script = refuse
         chosen = harness.provider(endpoint.url, rotation="rolling")
         async with harness.node(valkey, tmp_path, chosen) as side:
             names = [f"p/a{n}" for n in range(40)]
@@ -404,7 +405,7 @@ async def test_one_odd_account_does_not_hold_up_the_others_for_ever(
     It alone is told that our client is unknown: at first that is believed, the second time it is
     its own matter.
     """
-    async with harness.endpoint(life_s=3600) as endpoint:
+    async with scripted_provider(life_s=3600) as endpoint:
 
         async def odd(request: Any, made: Any, token: str) -> Any:
             if token.startswith("odd"):
@@ -433,7 +434,7 @@ async def test_one_odd_account_does_not_hold_up_the_others_for_ever(
 
 
 async def test_three_nodes_keep_to_one_rate_of_their_host(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint(life_s=3600) as endpoint, contextlib.AsyncExitStack() as stack:
+    async with scripted_provider(life_s=3600) as endpoint, contextlib.AsyncExitStack() as stack:
         came: list[float] = []
 
         async def note(_request: Any, made: Any, token: str) -> Any:
@@ -467,7 +468,7 @@ async def test_where_nothing_comes_a_take_waits_ever_longer(
     monkeypatch.setattr(pool_module, "TAKE_WAIT_MS", 10)
     monkeypatch.setattr(pool_module, "TAKE_WAIT_MS_MAX", 40)
     async with (
-        harness.endpoint(life_s=3600) as endpoint,
+        scripted_provider(life_s=3600) as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url), go=False) as side,
     ):
         waits, take = [], side.queues.take

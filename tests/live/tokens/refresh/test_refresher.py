@@ -21,8 +21,9 @@ from support.inspect import (
     refresher_of,
     vault_of,
 )
+from support.providers.scripted_provider import answers, cut, rotate_and_cut, scripted_provider
 from support.tokens import harness
-from support.tokens.harness import answers, cut, described, eventually, in_state, rotate_and_cut
+from support.tokens.harness import described, eventually, in_state
 
 from tidewarden import errors
 from tidewarden.queue import Taken
@@ -43,7 +44,7 @@ s.
 async def test_a_token_is_refreshed_again_and_again_before_it_expires(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint(life_s=0.6) as endpoint:
+    async with scripted_provider(life_s=0.6) as endpoint:
         chosen = harness.provider(endpoint.url, margin_s=0.2)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
@@ -55,7 +56,7 @@ async def test_a_token_is_refreshed_again_and_again_before_it_expires(
 async def test_a_token_that_is_over_at_once_is_told_and_not_served(
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, life_s: int
 ) -> None:
-    async with harness.endpoint(life_s=life_s) as endpoint:
+    async with scripted_provider(life_s=life_s) as endpoint:
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             for name in ("a", "b"):
@@ -75,7 +76,7 @@ async def test_an_account_goes_by_the_name_that_its_identity_provider_gave(
 ) -> None:
     name = "p/auth0|o'brien+müller@bücher.example?#%,"
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
         await side.tokens.put(name, {"refresh_token": "a.0"})
@@ -86,7 +87,7 @@ async def test_an_account_goes_by_the_name_that_its_identity_provider_gave(
 
 
 async def test_503_and_retry_after_are_waited_for(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(answers(503, {"error": "temporarily_unavailable"}, Retry_After="1"))
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
             began = asyncio.get_running_loop().time()
@@ -104,7 +105,7 @@ async def test_503_and_retry_after_are_waited_for(valkey: Any, tmp_path: Path) -
 async def test_refusals_that_lie_apart_end_an_account_and_it_is_kept(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.current["a"] = 5
         async with harness.node(
             valkey, tmp_path, harness.provider(endpoint.url), confirm_s=0.4
@@ -127,7 +128,7 @@ async def test_refusals_that_lie_apart_end_an_account_and_it_is_kept(
 async def test_a_reset_is_tried_again_at_once_where_that_is_safe(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(cut)
         chosen = harness.provider(endpoint.url, rotation="rolling")
         async with harness.node(valkey, tmp_path, chosen) as side:
@@ -140,7 +141,7 @@ async def test_a_reset_is_tried_again_at_once_where_that_is_safe(
 async def test_a_lost_answer_is_asked_for_again_and_then_reported(
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(rotate_and_cut)
         async with harness.node(
             valkey, tmp_path, harness.provider(endpoint.url), confirm_s=SOON_S
@@ -154,7 +155,7 @@ async def test_a_lost_answer_is_asked_for_again_and_then_reported(
 
 
 async def test_html_in_a_200_is_kept_for_whoever_has_to_look(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(answers(200, "<html>your token is secret-html</html>"))
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})
@@ -180,7 +181,7 @@ async def test_html_in_a_200_is_kept_for_whoever_has_to_look(valkey: Any, tmp_pa
     "silent", [False, True], ids=["at once", "after an answer that never came"]
 )
 async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path, silent: bool) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.current = {"a": 0, "old": 9}
         gate = asyncio.Event()
 
@@ -205,7 +206,7 @@ async def test_a_refused_row_tries_its_spare(valkey: Any, tmp_path: Path, silent
 async def test_a_put_during_a_refresh_wins_and_a_refusal_of_the_old_means_nothing(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         gate = asyncio.Event()
 
         async def refuse(_request: Any, _made: Any, _token: str) -> Any:
@@ -225,7 +226,7 @@ async def test_a_put_during_a_refresh_wins_and_a_refusal_of_the_old_means_nothin
 async def test_a_pair_that_does_not_open_says_since_when_and_what_follows(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(rotate_and_cut)
         async with harness.node(
             valkey, tmp_path, harness.provider(endpoint.url), confirm_s=SOON_S
@@ -255,7 +256,7 @@ async def test_a_pair_that_does_not_open_says_since_when_and_what_follows(
 
 async def test_what_ends_before_the_request_leaves_no_doubt(valkey: Any, tmp_path: Path) -> None:
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
 
@@ -277,7 +278,7 @@ async def test_what_ends_before_the_request_leaves_no_doubt(valkey: Any, tmp_pat
 
 async def test_expiry_is_reported_as_late(valkey: Any, tmp_path: Path) -> None:
     async with (
-        harness.endpoint() as endpoint,
+        scripted_provider() as endpoint,
         harness.node(valkey, tmp_path, harness.provider(endpoint.url)) as side,
     ):
         await side.tokens.put(
@@ -291,7 +292,7 @@ async def test_no_secret_in_logs_journal_or_store(
     valkey: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.current = {"sekret-a": 0, "sekret-b": 1}
         endpoint.faults.append(
             answers(
@@ -335,7 +336,7 @@ async def test_what_a_provider_quotes_of_our_headers_and_parameters_is_not_shown
         "error": "invalid_request",
         "error_description": "key hunter2 or member p4ss of json is bad",
     }
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(answers(400, said))
         own = {"headers": {"X-Key": "hunter2"}, "parameters": {"api_key": "p4ss", "format": "json"}}
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, **own)) as side:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from support.inspect import accounts_of, token_endpoint_of
+from support.providers.scripted_provider import rotate_and_cut, scripted_provider
 from support.tokens import harness
-from support.tokens.harness import described, in_state, rotate_and_cut
+from support.tokens.harness import described, in_state
 
 from tidewarden.tokens.refresh import pool as pool_module
 from tidewarden.tokens.refresh import refresher as refresher_module
@@ -27,7 +28,7 @@ async def test_an_answer_outlives_a_store_that_is_away(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process dies between the journal and the store; another start brings the answer there."""
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url)
         async with harness.node(valkey, tmp_path, chosen) as side:
             gone = asyncio.Event()
@@ -56,7 +57,7 @@ async def test_the_intent_of_a_node_that_died_is_resolved_by_its_journal(
     Its lease lasts on; meanwhile its next start stores the answer, and nobody asks the provider
     twice.
     """
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url)
         monkeypatch.setattr(pool_module, "STOP_S", 0.1)
         monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 60.0)
@@ -87,7 +88,7 @@ async def test_without_that_journal_the_old_token_is_replayed_after_the_lease(
     valkey: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.append(rotate_and_cut)
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S)
         monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
@@ -122,7 +123,7 @@ async def test_a_pause_past_the_lease_sends_nothing(
     """
     monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
     monkeypatch.setattr(token_request_module, "SEND_SLACK_S", 0.3)
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=2)
         async with harness.node(valkey, tmp_path, chosen) as side:
             refresh = token_endpoint_of(side.tokens).refresh
@@ -152,7 +153,7 @@ async def test_a_process_that_was_paused_past_a_lease_does_not_ask_beside_itself
     """
     monkeypatch.setattr(refresher_module, "LEASE_SLACK_S", 0.9)
     monkeypatch.setattr(token_request_module, "SEND_SLACK_S", 0.3)
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=2)
         async with harness.node(valkey, tmp_path, chosen) as side:
             refresh = token_endpoint_of(side.tokens).refresh

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from support.inspect import accounts_of
+from support.providers.scripted_provider import answers, cut, rotate_and_cut, scripted_provider
 from support.tokens import harness
 
 from tidewarden import errors
@@ -17,12 +18,7 @@ from tidewarden.config.settings import Tokens as Settings
 from tidewarden.tokens.events.events import START
 
 GRACED: dict[str, Any] = {"rotation": "single_use", "grace_s": 300.0}
-cut, rotate_and_cut, eventually, in_state = (
-    harness.cut,
-    harness.rotate_and_cut,
-    harness.eventually,
-    harness.in_state,
-)
+eventually, in_state = harness.eventually, harness.in_state
 
 
 async def test_a_replay_that_saves_the_grant_waits_behind_nobody(
@@ -32,7 +28,7 @@ async def test_a_replay_that_saves_the_grant_waits_behind_nobody(
     A client of which little may be asked, a crowd that waits, and answers that are lost: none waits
     until its grace is over.
     """
-    async with harness.endpoint(grace=True) as endpoint:
+    async with scripted_provider(grace_s=3600.0) as endpoint:
         endpoint.faults += [rotate_and_cut, rotate_and_cut]
         chosen = harness.provider(endpoint.url, client_rate=4.0, refreshers=1, **GRACED)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
@@ -49,7 +45,7 @@ async def test_a_replay_that_saves_the_grant_waits_behind_nobody(
 
 
 async def test_one_that_is_in_vain_goes_back_before_others(valkey: Any, tmp_path: Path) -> None:
-    async with harness.endpoint(grace=True) as endpoint:
+    async with scripted_provider(grace_s=3600.0) as endpoint:
         endpoint.faults += [rotate_and_cut, cut, cut]
         chosen = harness.provider(endpoint.url, client_rate=1.0, refreshers=1, **GRACED)
         async with harness.node(valkey, tmp_path, chosen, go=False) as side:
@@ -73,7 +69,7 @@ async def test_one_that_is_in_vain_goes_back_before_others(valkey: Any, tmp_path
 async def test_a_grant_that_was_put_meanwhile_is_asked_with_and_not_the_old_one(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint(grace=True) as endpoint:
+    async with scripted_provider(grace_s=3600.0) as endpoint:
         endpoint.faults.append(cut)
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, **GRACED)) as side:
             renew = accounts_of(side.tokens).renew
@@ -91,7 +87,7 @@ async def test_a_grant_that_was_put_meanwhile_is_asked_with_and_not_the_old_one(
 async def test_nothing_is_sent_again_while_the_store_does_not_say_that_the_intent_runs_on(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint(grace=True) as endpoint:
+    async with scripted_provider(grace_s=3600.0) as endpoint:
         endpoint.faults.append(cut)
         async with harness.node(valkey, tmp_path, harness.provider(endpoint.url, **GRACED)) as side:
             asked: list[int] = []
@@ -110,8 +106,8 @@ async def test_nothing_is_sent_again_while_the_store_does_not_say_that_the_inten
 async def test_what_is_asked_for_in_vain_stops_and_is_told_and_begun_anew_by_hand(
     valkey: Any, tmp_path: Path
 ) -> None:
-    async with harness.endpoint() as endpoint:
-        endpoint.faults += [harness.answers(500, {"error": "server_error"})] * 100
+    async with scripted_provider() as endpoint:
+        endpoint.faults += [answers(500, {"error": "server_error"})] * 100
         sections = {"tokens": Settings(give_up_s=1.0)}
         async with harness.node(
             valkey, tmp_path, harness.provider(endpoint.url), sections=sections

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.inspect import rescue_of
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 
 from tidewarden.tokens.refresh import pool as pool_module
@@ -39,7 +40,7 @@ async def test_a_request_of_a_dead_node_is_made_again_within_the_grace(
         endpoint.current[token.rpartition(".")[0]] = int(token.rpartition(".")[2])
         return endpoint.rotate(token)
 
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         endpoint.faults.extend([never_answers, within_the_grace])
         chosen = harness.provider(endpoint.url, timeout_s=300.0, grace_s=grace_s)
         begun_s = time.monotonic()

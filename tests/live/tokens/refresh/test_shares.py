@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.cluster.harness import CALM, Cluster, serving, until
-from support.providers.counting_provider import CountingProvider, provided
+from support.providers.scripted_provider import ScriptedProvider, provider_in_thread
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,18 +28,18 @@ REFRESHES = 300
 class Sharing(Cluster):
     """Three nodes, each known to the provider by its URL."""
 
-    def __init__(self, folder: Any, provider: CountingProvider) -> None:
+    def __init__(self, folder: Any, provider: ScriptedProvider) -> None:
         self._provider = provider
         super().__init__(folder)
 
     def config_text(self, name: str, store_port: int = 0, **changes: str) -> str:
         text = super().config_text(name, store_port, **changes)
-        return text + CALM + self._provider.toml(self._provider.port, MARGIN_S, asker=name)
+        return text + CALM + self._provider.toml(self._provider.port, MARGIN_S, path=f"/{name}")
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[CountingProvider]:
-    with provided(CountingProvider(ACCOUNTS, LIFE_S)) as made:
+def provider() -> Iterator[ScriptedProvider]:
+    with provider_in_thread(ACCOUNTS, LIFE_S) as made:
         yield made
 
 
@@ -47,7 +47,7 @@ def provider() -> Iterator[CountingProvider]:
 def sharing(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    provider: CountingProvider,
+    provider: ScriptedProvider,
 ) -> Iterator[Cluster]:
     """Their accounts fall due all the time."""
     with serving(request, Sharing(tmp_path_factory.mktemp("shares"), provider)) as made:
@@ -61,14 +61,14 @@ def sharing(
         yield made
 
 
-def shares(provider: CountingProvider, since: int) -> dict[str, float]:
-    """What part of the refreshes from the ``since``-th on each asker had."""
-    done = Counter(one.asker for one in provider.log[since:])
+def shares(provider: ScriptedProvider, since: int) -> dict[str, float]:
+    """What part of the requests from the ``since``-th on each node had."""
+    done = Counter(path.rpartition("/")[2] for path in provider.paths[since:])
     return {name: done[name] / done.total() for name in ("n0", "n1", "n2")}
 
 
 def test_each_node_refreshes_its_part_of_what_falls_due(
-    sharing: Cluster, provider: CountingProvider
+    sharing: Cluster, provider: ScriptedProvider
 ) -> None:
     until(lambda: len(provider.log) >= ACCOUNTS, what="every account has been refreshed once")
     since, begun = len(provider.log), time.monotonic()
@@ -80,7 +80,7 @@ def test_each_node_refreshes_its_part_of_what_falls_due(
 
 
 def test_each_node_refreshes_its_part_of_many_at_once(
-    sharing: Cluster, provider: CountingProvider
+    sharing: Cluster, provider: ScriptedProvider
 ) -> None:
     since = len(provider.log)
     for _ in range(5):

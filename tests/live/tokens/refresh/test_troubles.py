@@ -13,21 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.providers.provider_settings import provider_of
 from support.tokens import harness
 
-from tidewarden.config.load import Provider, Secret
-
 pytestmark = pytest.mark.timeout(400)  # the first run may have to install oidc-provider
-
-
-def provider(server: Any, name: str = "p", **settings: Any) -> Provider:
-    known: dict[str, Any] = {
-        "token_url": server.token_url,
-        "client_id": server.client_id,
-        "client_secret": Secret(server.client_secret),
-        "timeout_s": 20.0,
-    }
-    return Provider(name=name, **(known | settings))
 
 
 async def put(side: Any, server: Any, name: str = "p") -> None:
@@ -47,7 +36,7 @@ async def test_retry_after_in_both_forms(
     oidc: Callable[..., Any], valkey: Any, tmp_path: Path
 ) -> None:
     server = oidc(accounts=8)
-    async with harness.node(valkey, tmp_path, provider(server, refreshers=1)) as side:
+    async with harness.node(valkey, tmp_path, provider_of(server, refreshers=1)) as side:
         for done in (4, 8):
             begun = time.monotonic()
             date = email.utils.formatdate(time.time() + 3, usegmt=True)
@@ -66,7 +55,7 @@ async def test_a_provider_that_fails_each_request_is_probed_and_loses_nothing(
 ) -> None:
     server = oidc(accounts=30)
     server.fault("status", status=503)
-    async with harness.node(valkey, tmp_path, provider(server, refreshers=10)) as side:
+    async with harness.node(valkey, tmp_path, provider_of(server, refreshers=10)) as side:
         await put(side, server)
         await harness.eventually(lambda: "fails each request" in caplog.text)
         await asyncio.sleep(1)
@@ -89,8 +78,8 @@ async def test_one_that_hangs_delays_nobody_else(
     """
     slow, quick = dot(accounts=3), oidc(accounts=20)
     slow.fault("delay", delay_ms=100_000)
-    chosen = provider(slow, "slow", refreshers=3, timeout_s=120.0)
-    async with harness.node(valkey, tmp_path, chosen, more=[provider(quick, "quick")]) as side:
+    chosen = provider_of(slow, "slow", refreshers=3, timeout_s=120.0)
+    async with harness.node(valkey, tmp_path, chosen, more=[provider_of(quick, "quick")]) as side:
         await put(side, slow, "slow")
         await harness.eventually(lambda: side.tokens.metrics()["in_flight"]["slow"] == 3)
         await put(side, quick, "quick")
@@ -109,7 +98,7 @@ async def test_when_everything_is_away_nobody_is_blamed(
     accounts go on.
     """
     server = oidc(accounts=4)
-    away = [provider(server, name, token_url="http://127.0.0.1:9/token") for name in ("p", "q")]
+    away = [provider_of(server, name, token_url="http://127.0.0.1:9/token") for name in ("p", "q")]
     async with harness.node(valkey, tmp_path, away[0], more=away[1:]) as side:
         await put(side, server, "p")
         await put(side, server, "q")
@@ -124,7 +113,7 @@ async def test_when_everything_is_away_nobody_is_blamed(
         assert (
             max(entry["tries"] for entry in entries) <= 3
         )  # On a starved machine some are tried again before all were.
-    async with harness.node(valkey, tmp_path, provider(server), boot=2) as side:
+    async with harness.node(valkey, tmp_path, provider_of(server), boot=2) as side:
         for account, _ in server.seeds:
             await side.tokens.refresh(f"p/{account}")
         await all_fresh(side, 4)

@@ -22,6 +22,7 @@ from support.inspect import (
     under_way_of,
     vault_of,
 )
+from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness
 from support.tokens.peer_doors import door, served
 
@@ -96,7 +97,7 @@ async def entry(side: Any) -> dict[str, Any]:
 
 async def test_an_answer_in_another_nodes_journal_is_found_there(scene: Scene) -> None:
     """Single use without grace: sent again, it would have ended the grant."""
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=1)
         async with (
             scene.stuck(chosen) as one,
@@ -116,7 +117,7 @@ async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_f
     The node that looked for it has written an intent of its own: whose answer it was must not be
     forgotten with that.
     """
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=1)
         async with (
             scene.stuck(chosen) as one,
@@ -139,7 +140,7 @@ async def test_an_answer_found_elsewhere_that_the_store_does_not_take_is_asked_f
 
 async def test_a_doubt_that_is_noted_says_since_when_and_what_follows(scene: Scene) -> None:
     """It was found in an open intent, and then nothing could be sent."""
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=1, rotation="none")
         async with scene.stuck(chosen), scene.other(chosen, "127.0.0.1:8") as two:
 
@@ -161,7 +162,7 @@ async def test_a_doubt_that_is_noted_says_since_when_and_what_follows(scene: Sce
 async def test_a_request_under_way_elsewhere_is_waited_for(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=1)
         async with scene.stuck(chosen) as one:
             answers_of(journal_of(one.tokens)).clear()  # Not written yet: the request hangs.
@@ -180,7 +181,7 @@ async def test_one_that_knows_nothing_may_have_stored_it_just_now(scene: Scene) 
     Its answer reaches the store between this node's intent and its question: the row is looked at
     once more.
     """
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=1)
         async with scene.stuck(chosen) as one:
             answer = journal_of(one.tokens).pending()[0]
@@ -203,7 +204,7 @@ async def test_one_that_knows_nothing_may_have_stored_it_just_now(scene: Scene) 
 
 
 async def test_while_a_token_lives_a_node_that_does_not_say_is_waited_for(scene: Scene) -> None:
-    async with harness.endpoint() as endpoint:
+    async with scripted_provider() as endpoint:
         chosen = harness.provider(endpoint.url, timeout_s=REQUEST_S, refreshers=1)
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
@@ -250,7 +251,7 @@ async def test_a_previous_token_saves_an_account_within_the_grace(
     A provider that rotates once more than we hear of: the stored token is refused, the one before
     still works.
     """
-    async with harness.endpoint(life_s=3600) as endpoint:
+    async with scripted_provider(life_s=3600) as endpoint:
         chosen = harness.provider(endpoint.url, grace_s=7200)
         async with harness.node(valkey, tmp_path, chosen) as side:
             await side.tokens.put("p/a", {"refresh_token": "a.0"})

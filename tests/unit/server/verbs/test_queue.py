@@ -222,26 +222,6 @@ async def test_names_and_ids_are_utf8() -> None:
         assert door.queues.calls == [("put", "mail", TaskSpec(b"\xff"))]
 
 
-async def test_put_take_ack() -> None:
-    async with doubles.Door() as door:
-        lease = door.queues.lease + 1
-        payload = b"\x00\r\n\xff"
-        replies = await ask(
-            door,
-            ("Q.PUT", "mail", payload, "ID", "ä"),
-            "Q.TAKE COUNT 5 FROM mail",
-            f"Q.ACK mail ä {lease}",
-            f"Q.ACK mail ä {lease}",
-            f"Q.ACK mail ä {lease} b 1",
-            "Q.TAKE FROM mail",
-        )
-        assert replies[0] == "ä".encode()
-        assert replies[1] == [[b"mail", "ä".encode(), lease, payload, 1, 2**41, 2**41]]
-        assert replies[2] == b"OK"
-        assert str(replies[3]).startswith("NOTHELD ")
-        assert replies[4:] == [[0, 0], []]
-
-
 async def test_replies_of_the_others() -> None:
     async with doubles.Door() as door:
         replies = await ask(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.manual_clock import ManualClock
 from support.providers.certificate import make
-from support.providers.grant_endpoint import claims_of
+from support.providers.scripted_provider import claims_of
 
 from tidewarden.config.load import Provider, Secret
 from tidewarden.tokens.accounts.names import brought, parse_grant
