@@ -50,6 +50,7 @@ SHORT = {
     "SetGroup",
     "Schemas",
     "_Party",
+    "Outlook",
 }
 
 
