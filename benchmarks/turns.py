@@ -155,6 +155,9 @@ S.DELETE none
 S.PAUSE none
 S.RESUME none
 S.RUN none
+S.GET s5
+S.GET none
+S.NEXT
 L.ACQUIRE lock 5
 L.RENEW lock 1 5
 L.RELEASE lock 1

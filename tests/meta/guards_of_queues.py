@@ -85,6 +85,27 @@ OF_QUEUES: tuple[tuple[str, str, str, str, *tuple[tuple[str, ...], ...]], ...] =
         ("rooms/client/test_client",),
     ),
     (
+        "run-ends",
+        "queue/lua/shared/results.lua",
+        "redis.call('HSET', key('runs'), name, run .. ' ' .. gone .. ' ' .. text(now))",
+        "",
+        ("rooms/scheduling/test_runs",),
+    ),
+    (
+        "run-once",
+        "scheduler/lua/run.lua",
+        "if last == id or stored(id) or",
+        "if stored(id) or",
+        ("rooms/scheduling/test_runs",),
+    ),
+    (
+        "run-of-full-store",
+        "queue/lua/ack.lua",
+        "      memory[i] = ms\n",
+        "      memory[i] = ms\n      over(id, 'done')\n",
+        ("rooms/scheduling/test_runs",),
+    ),
+    (
         "owed-answers",
         "client/connection.py",
         "self._leaving = True\n        if len(self._waiting) <= 1:",

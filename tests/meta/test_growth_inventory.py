@@ -51,6 +51,7 @@ SHORT = {
     "Schemas",
     "_Party",
     "Search",
+    "Outlook",
 }
 
 

@@ -10,13 +10,16 @@ import typer
 
 from .connection import connected
 from .options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
-from .output import cell, moment, print_answer, print_json, print_table
+from .output import cell, moment, print_answer, print_json, print_map, print_table
 from .task import payload_bytes
 
 app = typer.Typer(
     help="Put a task at times: by cron, every so often, or once.", no_args_is_help=True
 )
-COLUMNS = ("name", "queue", "when", "zone", "catchup", "next (UTC)", "state")
+COLUMNS = ("name", "queue", "when", "zone", "catchup", "next (UTC)", "state", "last run (UTC)")
+TICK_COLUMNS = ("at (UTC)", "schedule", "queue")
+RATE_COLUMNS = ("next (UTC)", "schedule", "queue", "a day")
+HOUR_MS = 3_600_000
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 
 
@@ -117,6 +120,71 @@ def list_(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = F
         print_table(COLUMNS, [_row(schedule) for schedule in schedules])
 
 
+@app.command("show")
+def show(
+    name: Name,
+    count: Annotated[
+        int, typer.Option("--next", min=1, max=100, help="How many next runs are shown.")
+    ] = 5,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Show one schedule: what it puts, its next runs, and what became of its last one.
+
+    Exit code 5 when there is none of that name.
+
+    Example: tidewarden schedule show nightly --next 10
+    """
+    found = _asked(url, data_dir, "S.GET", name, "COUNT", count)
+    if as_json:
+        print_json(found)
+        return
+    shown = {word: value for word, value in found.items() if word not in ("last", "next")}
+    print_map(shown | {"next_ms": moment(found.get("next_ms")), "last run": _last(found)})
+    for at_ms in found.get("next", ()):
+        typer.echo(f"next run  {moment(at_ms)} UTC")
+
+
+@app.command("next")
+def next_(
+    hours: Annotated[
+        int, typer.Option("--hours", min=1, max=744, help="How many hours ahead.")
+    ] = 24,
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
+) -> None:
+    """
+    Show what the schedules will put within a day.
+
+    Those that tick more often than each half hour are shown as rates.
+
+    Example: tidewarden schedule next --hours 8
+    """
+    with connected(url, data_dir) as node:
+        found = node.call("S.NEXT", "MS", hours * HOUR_MS)
+    if as_json:
+        print_json(found)
+        return
+    ticks, rates = found["ticks"], found["rates"]
+    if not ticks and not rates:
+        raise stop(f"no schedule puts anything before {moment(found['until_ms'])} UTC", NOTHING)
+    if ticks:
+        rows = [(moment(one["at_ms"]), one["name"], one["queue"]) for one in ticks]
+        print_table(TICK_COLUMNS, rows)
+    if rates:
+        print_table(
+            RATE_COLUMNS,
+            [(moment(one["next_ms"]), one["name"], one["queue"], one["per_day"]) for one in rates],
+        )
+    if found["more"]:
+        typer.echo(f"there is more after {moment(found['until_ms'])} UTC")
+    if found["resting"]:
+        typer.echo(f"paused, stuck or unreadable: {found['resting']}")
+
+
 @app.command("delete")
 def delete(
     name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
@@ -149,7 +217,7 @@ def pause(
 
     Example: tidewarden schedule pause nightly
     """
-    _stand("S.PAUSE", name, url, data_dir)
+    _asked(url, data_dir, "S.PAUSE", name)
     print_answer(as_json, {"name": name, "state": "paused"}, "OK")
 
 
@@ -165,13 +233,20 @@ def resume(
 
     Example: tidewarden schedule resume nightly
     """
-    next_ms = _stand("S.RESUME", name, url, data_dir)
+    next_ms = _asked(url, data_dir, "S.RESUME", name)
     print_answer(as_json, {"name": name, "next_ms": next_ms}, f"OK, next at {moment(next_ms)} UTC")
 
 
 @app.command("run")
 def run(
-    name: Name, url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = False
+    name: Name,
+    task_id: Annotated[
+        str,
+        typer.Option("--id", help="Of this run: a second one with it puts nothing more."),
+    ] = "",
+    url: Url = "",
+    data_dir: DataDir = Path(DATA_DIR),
+    as_json: AsJson = False,
 ) -> None:
     """
     Put a schedule's task now, once; prints its id. The schedule goes on as it was.
@@ -180,18 +255,29 @@ def run(
 
     Example: tidewarden schedule run nightly
     """
-    task_id = _stand("S.RUN", name, url, data_dir)
-    print_answer(as_json, {"name": name, "id": task_id}, cell(task_id))
+    put = _asked(url, data_dir, "S.RUN", name, *(["ID", task_id] if task_id else []))
+    print_answer(as_json, {"name": name, "id": put}, cell(put))
 
 
-def _stand(verb: str, name: str, url: str, data_dir: Path) -> Any:
+def _asked(url: str, data_dir: Path, verb: str, name: str, *words: str | int) -> Any:
     with connected(url, data_dir) as node:
         try:
-            return node.call(verb, name)
+            return node.call(verb, name, *words)
         except redis.ResponseError as error:
             if str(error).startswith("NOTFOUND"):
                 raise stop(f"there is no schedule {name!r}", NOTHING) from None
             raise
+
+
+def _last(schedule: dict[str, Any]) -> str:
+    """Write a schedule's last run on one line: when, and what became of its task."""
+    run = schedule.get("last")
+    if not run:
+        return "-"
+    text = f"{moment(run.get('put_ms'))} {run.get('state')}"
+    if run.get("ended_ms"):
+        text += f" at {moment(run['ended_ms'])}"
+    return f"{text}: {run['reason']}" if run.get("reason") else text
 
 
 def _row(schedule: dict[str, Any]) -> list[Any]:
@@ -211,4 +297,5 @@ def _row(schedule: dict[str, Any]) -> list[Any]:
         schedule.get("catchup"),
         moment(schedule.get("next_ms")),
         schedule.get("state"),
+        _last(schedule),
     ]

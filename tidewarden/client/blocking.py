@@ -248,6 +248,8 @@ class Schedules:
 
     put = blocking(AsyncSchedules.put)
     list = blocking(AsyncSchedules.list)
+    get = blocking(AsyncSchedules.get)
+    outlook = blocking(AsyncSchedules.outlook)
     delete = blocking(AsyncSchedules.delete)
     pause = blocking(AsyncSchedules.pause)
     resume = blocking(AsyncSchedules.resume)

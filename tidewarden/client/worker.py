@@ -10,20 +10,10 @@ import logging
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from tidewarden.clock import sleep
-from tidewarden.errors import (
-    BadArg,
-    Denied,
-    Error,
-    Full,
-    NoAuth,
-    NotFound,
-    NotHeld,
-    Unreachable,
-    WrongPass,
-)
+from tidewarden.errors import BadArg, Error, Full, NotFound, NotHeld, Unreachable
 from tidewarden.tracing import handler_span
 
 from .acks_with_takes import AcksWithTakes, Command
@@ -31,7 +21,8 @@ from .blocking import Client, Task
 from .client import AsyncClient
 from .handler import Backoff, Function, Handler
 from .loop_thread import Bridge
-from .options import encoded, words
+from .options import TickOptions, encoded, payload_of, words
+from .schedules import HOPELESS, Catchup, DeclaredSchedule, DeclaredSchedules
 from .task import AsyncTask, reason_of
 from .threads import Threads
 
@@ -51,7 +42,6 @@ ATTEMPTS = 25  # with the pauses of BACKOFF_MS about an hour and a half
 TROUBLE_FIRST_S, TROUBLE_LAST_S = 0.5, 10.0
 OF_SESSION = "the session "
 """What a refusal begins with where the session was ended: the next connection makes another."""
-HOPELESS = (NoAuth, WrongPass, Denied, BadArg)  # no pause makes these better
 
 
 class QueueChoice:
@@ -161,6 +151,7 @@ class Worker:
         self.grace_s = grace_s
         self.name = name
         self.handlers: dict[str, Handler] = {}
+        self.schedules = DeclaredSchedules()
         self._client: AsyncClient | None = None
         self._running: dict[asyncio.Task[None], AsyncTask] = {}
         self._busy: set[asyncio.Task[None]] = set()  # of these, whose handler is not through
@@ -214,6 +205,45 @@ class Worker:
 
         return add
 
+    def schedule(
+        self,
+        name: str = "",
+        *,
+        cron: str | None = None,
+        zone: str | None = None,
+        every_ms: int | None = None,
+        catchup: Catchup | None = None,
+        queue: str = "",
+        payload: bytes | str = b"",
+        **options: Unpack[TickOptions],
+    ) -> Callable[[F], F]:
+        """
+        Have the decorated function run at times: by ``cron``, in ``zone``, or each ``every_ms``.
+
+        The worker puts the schedule as it starts, see :meth:`AsyncSchedules.put`, and its tasks run
+        as those of :meth:`task` do, each once for all workers. Put again it stays as it is, and one
+        that says something else replaces it. It stays when the worker ends, or is started without
+        the decorator: delete it by its name.
+
+        Args: ``name``: of the schedule, else the function's; ``queue``: where its tasks go, else
+        the name. That may have a handler already if it is the same function.
+
+        Raises: BadArg: neither or both of cron and every_ms; the name is declared twice; the queue
+        has another handler.
+        """
+
+        def add(function: F) -> F:
+            named = name or getattr(function, "__name__", "")
+            into = queue or named
+            trigger = {"cron": cron, "zone": zone, "every_ms": every_ms, "catchup": catchup}
+            body = payload_of(payload)
+            self.schedules.add(DeclaredSchedule(named, into, body, trigger, options))
+            if into not in self.handlers or self.handlers[into].function is not function:
+                self.task(into)(function)
+            return function
+
+        return add
+
     def run(self) -> int:
         """
         Work until SIGTERM or SIGINT and return the exit code: 0, or 1 when the cluster refuses us.
@@ -254,27 +284,38 @@ class Worker:
                 client,
             )
             with self._signal_handlers(self._loop):
+                declaring = asyncio.ensure_future(self.schedules.declare(client))
                 taking = asyncio.ensure_future(self._take(client, acks, threads))
                 told = asyncio.ensure_future(self._told.wait())
                 try:
-                    await asyncio.wait((taking, told), return_when=asyncio.FIRST_COMPLETED)
+                    await self._until_over(declaring, taking, told)
                 finally:
-                    taking.cancel()
-                    told.cancel()
-                    (ended,) = await asyncio.gather(taking, return_exceptions=True)
+                    for one in (declaring, taking, told):
+                        one.cancel()
+                    both = await asyncio.gather(declaring, taking, return_exceptions=True)
                     acks.send_alone()
                     await self._finish()
                     threads.stop()
                     self._client = None
                     self._say_progress()
                     self._rest()
+        ended = next((error for error in both if isinstance(error, Exception)), None)
         if isinstance(ended, HOPELESS):
             log.error("the cluster refuses this worker: %s %s", ended.code, ended)
             return 1
-        if isinstance(ended, Exception):
+        if ended is not None:
             raise ended
         log.info("stopped")
         return 0
+
+    @staticmethod
+    async def _until_over(
+        declaring: asyncio.Future[None], taking: asyncio.Future[None], told: asyncio.Future[Any]
+    ) -> None:
+        """Return once one of them has failed, or the worker is told to stop."""
+        await asyncio.wait((declaring, taking, told), return_when=asyncio.FIRST_COMPLETED)
+        if declaring.done() and declaring.exception() is None:
+            await asyncio.wait((taking, told), return_when=asyncio.FIRST_COMPLETED)
 
     async def _take(self, client: AsyncClient, acks: AcksWithTakes, threads: Threads) -> None:
         choice = QueueChoice(self.handlers)

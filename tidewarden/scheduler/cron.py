@@ -51,14 +51,16 @@ class Cron:
     """
     Is one parsed cron expression.
 
-    ``every_hour``: the hour field allows every hour, so ticks follow the running hour.
+    ``every_hour``: the hour field allows every hour, so ticks follow the running hour. ``per_day``:
+    how often it ticks on a day that matches.
     """
 
-    __slots__ = ("_triggers", "every_hour")
+    __slots__ = ("_triggers", "every_hour", "per_day")
 
-    def __init__(self, triggers: list[Any], every_hour: bool) -> None:
+    def __init__(self, triggers: list[Any], every_hour: bool, per_day: int) -> None:
         self._triggers = triggers
         self.every_hour = every_hour
+        self.per_day = per_day
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """
@@ -122,7 +124,7 @@ def parse(expr: str) -> Cron:
         triggers = [CronTrigger(**common, **by_day, **by_weekday)]
     else:
         triggers = [CronTrigger(**common, **by_day), CronTrigger(**common, **by_weekday)]
-    return Cron(triggers, every_hour=len(hours) == 24)
+    return Cron(triggers, every_hour=len(hours) == 24, per_day=len(minutes) * len(hours))
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from .trigger import Spec
 
 NAME_MAX = 128  # a task's id, at most 200 bytes, is the name with its tick
 STATES = ("active", "stuck", "paused")
+UNREADABLE = "its row is of a newer format, or damaged"
 
 
 class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,30 +62,6 @@ def task_of(task: TaskSpec, payload_max: int) -> ScheduledTask:
     )
 
 
-def task_to_put(task_id: str, raw: bytes, payload: bytes) -> TaskSpec:
-    """
-    Return what a tick would put now, under that id.
-
-    Raises: BadArg: this node cannot read the row.
-    """
-    try:
-        task = msgspec.msgpack.decode(raw, type=ScheduledTask)
-    except msgspec.MsgspecError:
-        raise BadArg("the schedule's row is of a newer format, or damaged") from None
-    return TaskSpec(
-        payload,
-        task_id,
-        delay_ms=task.delay_ms,
-        within_ms=None if task.within_ms < 0 else task.within_ms,
-        priority=task.priority,
-        lease_ms=task.lease_ms,
-        attempts=task.attempts,
-        backoff_ms=task.backoff_ms,
-        ttl_ms=task.ttl_ms,
-        lane=task.lane or None,
-    )
-
-
 def described(spec: Spec) -> dict[str, str | int]:
     """Return a spec as its row keeps it, without the anchor, which lies beside it."""
     match spec.kind:
@@ -98,8 +76,12 @@ def described(spec: Spec) -> dict[str, str | int]:
 def spec_of(raw: bytes, anchor_ms: int) -> Spec:
     """Return the spec of a row. Raises: BadArg, msgspec.MsgspecError: this node cannot read it."""
     if not raw:
-        raise BadArg("its row is of a newer format, or damaged")
-    fields = msgspec.msgpack.decode(raw, type=dict[str, Any])
+        raise BadArg(UNREADABLE)
+    return spec_from(msgspec.msgpack.decode(raw, type=dict[str, Any]), anchor_ms)
+
+
+def spec_from(fields: Mapping[str, Any], anchor_ms: int) -> Spec:
+    """Return the spec that these fields of a row say. Raises: BadArg: this node cannot read it."""
     try:
         match fields["kind"]:
             case "cron":
@@ -114,13 +96,16 @@ def spec_of(raw: bytes, anchor_ms: int) -> Spec:
         raise BadArg(f"the schedule's row does not read: {error!r}") from None
 
 
-def shown(queue: str, row: list[Any]) -> dict[str, Any]:
+def shown(queue: str, row: Sequence[Any]) -> dict[str, Any]:
     """Describe a schedule as S.LIST shows it, from list.lua's row."""
-    name, tick_ms, state, anchor_ms, spec_bytes, task_bytes, payload_head, payload_bytes = row
+    known: dict[str, Any]
+    name, tick_ms, state, anchor_ms, spec_bytes, task_bytes, head, payload_bytes, run = row
+    last = {"last": last_run(run)} if run else {}
     if not spec_bytes:
-        return {"name": name.decode(), "queue": queue, "next_ms": tick_ms, "state": "unreadable"}
+        known = {"name": name.decode(), "queue": queue, "next_ms": tick_ms, "state": "unreadable"}
+        return known | last
     fields = msgspec.msgpack.decode(spec_bytes, type=dict[str, Any])
-    known: dict[str, Any] = {"name": name.decode(), "queue": queue, **fields}
+    known = {"name": name.decode(), "queue": queue, **fields}
     if fields.get("kind") == "every":
         known["anchor_ms"] = anchor_ms
     known["next_ms"] = tick_ms
@@ -128,6 +113,21 @@ def shown(queue: str, row: list[Any]) -> dict[str, Any]:
     known.update(msgspec.msgpack.decode(task_bytes, type=dict[str, Any]))
     if known["within_ms"] < 0:
         del known["within_ms"]
-    known["payload"] = payload_head
+    known["payload"] = head
     known["payload_bytes"] = payload_bytes
-    return known
+    return known | last
+
+
+def last_run(run: Sequence[Any]) -> dict[str, Any]:
+    """Describe the latest run of a schedule, from what list.lua says of it."""
+    due_ms, put_ms, how, task_id, state, ended_ms, reason, attempts = run
+    told: dict[str, Any] = {
+        "id": task_id.decode("utf-8", "surrogateescape"),
+        "how": how.decode(),
+        "due_ms": due_ms,
+        "put_ms": put_ms,
+        "state": state.decode(),
+        "attempts": attempts,
+        "reason": reason.decode("utf-8", "replace"),
+    }
+    return told if ended_ms < 0 else told | {"ended_ms": ended_ms}

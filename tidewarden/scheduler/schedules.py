@@ -16,18 +16,20 @@ import contextlib
 import itertools
 import logging
 import secrets
-from collections.abc import AsyncIterator, MutableSequence, Sequence
+from collections.abc import AsyncIterator, Callable, MutableSequence, Sequence
 from typing import Any
 
 import msgspec
 
 from tidewarden.clock import in_turns
 from tidewarden.errors import BadArg, Exists, Field, Full, NotFound
+from tidewarden.queue.put import put_error
 from tidewarden.queue.queues import Queues
-from tidewarden.queue.task import TaskSpec, check_name
+from tidewarden.queue.task import TaskSpec, check_id, check_name, check_range
 
-from .rows import check_schedule_name, described, shown, spec_of, task_of, task_to_put
-from .trigger import Spec, first_tick, ticks_due
+from .outlook import WITHIN_MS_MAX, next_ticks, outlook
+from .rows import UNREADABLE, check_schedule_name, described, shown, spec_of, task_of
+from .trigger import DAY_MS, Spec, first_tick, ticks_due
 
 log = logging.getLogger("tidewarden.scheduler")
 
@@ -41,6 +43,8 @@ FULL_RETRY_MS = 1_000
 PAGE = 100
 PAYLOAD_SHOWN_BYTES = 256
 CLAIM_TRIES = 5
+NEXT_SHOWN, NEXT_MAX = 5, 100  # ticks of one schedule that are told
+KEY_BYTES_MAX = 60  # of a run: with the schedule's name and a number it makes a task's id
 
 Arg = str | bytes | int
 Rows = list[dict[str, Any]]
@@ -155,29 +159,75 @@ class Schedules:
         """
         return await self._stand(name, pause=False)
 
-    async def run(self, name: str) -> str:
+    async def run(self, name: str, key: str = "") -> str:
         """
         Put the task of a schedule now, paused or not; its ticks stay as they are.
 
-        DELAY and WITHIN count from now. Returns: the task's id. Raises: NotFound: there is no
-        schedule of this name; BadArg: this node cannot read it; Full, StoreDown: as of a put.
+        DELAY and WITHIN count from now. With a ``key`` of the caller's the task is put once for it,
+        however often that is asked, until it was done ``dedup_ms`` ago and the schedule has run
+        again.
+
+        Returns: the task's id. Raises: NotFound: there is no schedule of this name; BadArg: this
+        node cannot read it; Full, StoreDown: as of a put.
         """
         check_schedule_name(name)
+        if key and len(check_id(key, "id of a run").encode()) > KEY_BYTES_MAX:
+            raise BadArg(Field("id"), f" has more than {KEY_BYTES_MAX} bytes")
         async for queue, shard in self._looked_in(name):
-            found = await self._queues.scripts.run("scheduler.read", queue, shard, [name])
-            if found:
-                task = task_to_put(f"{name}:run:{secrets.token_hex(8)}", *found)
-                return await self._queues.put(queue, task)
+            task_id = self._own_id(queue, shard, f"{name}:run:{key or secrets.token_hex(8)}")
+            done = await self._queues.scripts.run("scheduler.run", queue, shard, [name, task_id])
+            if done == -2:
+                raise BadArg(f"schedule {name!r} cannot be run: {UNREADABLE}")
+            if type(done) is bytes:
+                raise put_error(done, queue, task_id)
+            if done >= 0:
+                return task_id
         raise NotFound(f"there is no schedule {name!r}")
+
+    async def get(self, name: str, count: int = NEXT_SHOWN) -> dict[str, Any]:
+        """
+        Return one schedule as :meth:`list` shows it, and its ``next`` ticks (unix ms).
+
+        There are at most ``count`` of these, and none while it is paused or stuck. Raises:
+        NotFound: there is no schedule of this name; BadArg, StoreDown.
+        """
+        check_schedule_name(name)
+        check_range(count, "count", 1, NEXT_MAX)
+        async for queue, shard in self._looked_in(name):
+            now_ms, row = await self._queues.scripts.run(
+                "scheduler.show", queue, shard, [name, PAYLOAD_SHOWN_BYTES]
+            )
+            if row:
+                known = shown(queue, row)
+                return known | {"next": await next_ticks(known, now_ms, count)}
+        raise NotFound(f"there is no schedule {name!r}")
+
+    async def outlook(
+        self, within_ms: int = DAY_MS, seen: Callable[[str], bool] = bool
+    ) -> dict[str, Any]:
+        """
+        Return what will be put within ``within_ms``, of the schedules whose names are ``seen``.
+
+        It has ``from_ms`` and ``until_ms``; ``ticks``, each with ``name``, ``queue`` and ``at_ms``,
+        in their order, a bounded number (``more``: there are others, behind ``until_ms``);
+        ``rates`` of the schedules that tick more often than each half hour, with ``name``,
+        ``queue``, ``next_ms`` and ``per_day``; and how many are ``resting``: paused, stuck or
+        unreadable. Raises: BadArg, StoreDown.
+        """
+        check_range(within_ms, "ms", 1, WITHIN_MS_MAX)
+        rows = [row async for row in in_turns(await self.list()) if seen(row["name"])]
+        seconds, micros = await self._queues.catalog.time()
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        return await outlook(rows, now_ms, now_ms + within_ms)
 
     async def list(self) -> list[dict[str, Any]]:
         """
         List every schedule by name.
 
         Each has its words, queue, next tick (unix ms), state (``active``, ``paused``, ``stuck``
-        when its next tick cannot be computed, ``unreadable``), task options, and the first bytes of
-        its payload. Those who ask at the same time are answered by one look at the store, which
-        began after each had asked.
+        when its next tick cannot be computed, ``unreadable``), task options, the first bytes of its
+        payload, and its ``last`` run (see :func:`.rows.last_run`). Those who ask at the same time
+        are answered by one look at the store, which began after each had asked.
         """
         if self._next_listing is None:
             self._next_listing = asyncio.create_task(self._list_after(self._listing))
@@ -191,16 +241,22 @@ class Schedules:
         self._listing, self._next_listing = self._next_listing, None
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         for queue, shard in await self._places():
-            cursor: bytes = b"0"
-            for page in itertools.count():
-                if page and cursor == b"0":
-                    break
-                args: MutableSequence[Arg] = [cursor, PAGE, PAYLOAD_SHOWN_BYTES]
-                cursor, found = await self._queues.scripts.run("scheduler.list", queue, shard, args)
-                for row in found:
+            with contextlib.suppress(NotFound):  # its schedules were deleted and it was dropped
+                async for row in self._pages(queue, shard):
                     known = shown(queue, row)
                     rows[known["name"], queue] = known
         return [rows[key] for key in sorted(rows)]
+
+    async def _pages(self, queue: str, shard: int) -> AsyncIterator[Any]:
+        """Yield the schedules of a shard as list.lua shows them."""
+        cursor: bytes = b"0"
+        for page in itertools.count():
+            if page and cursor == b"0":
+                return
+            args: MutableSequence[Arg] = [cursor, PAGE, PAYLOAD_SHOWN_BYTES]
+            cursor, found = await self._queues.scripts.run("scheduler.list", queue, shard, args)
+            for row in found:
+                yield row
 
     async def fire_due(self, queue: str, shard: int, now_ms: int, epoch: int, holder: str) -> int:
         """
@@ -234,7 +290,7 @@ class Schedules:
                 continue
             args += [name, stamp, place_ms, -1 if following is None else following, 0, len(ticks)]
             async for tick in in_turns(ticks, 4):  # to find an id in a shard of many takes time
-                args += [tick, self._task_id(queue, shard, name, tick)]
+                args += [tick, self._own_id(queue, shard, f"{name}:{tick}")]
             if following is None:
                 over += [name, f"{queue} {stamp.decode()}"]
         try:
@@ -278,16 +334,14 @@ class Schedules:
             self._queues.catalog.on_next(queue, shard, max(0, tick_ms - now_ms))
         return int(tick_ms)
 
-    def _task_id(self, queue: str, shard: int, name: str, tick_ms: int) -> str:
+    def _own_id(self, queue: str, shard: int, beginning: str) -> str:
         """
-        Return ``name:tick``, with a number behind it if it must hash to the schedule's own shard.
+        Return ``beginning``, with a number behind it if it must hash to the schedule's own shard.
 
         It is the first number that does, and the same for every caller, so that a tick's task has
         one id in the cluster.
         """
-        candidates = itertools.chain(
-            [f"{name}:{tick_ms}"], (f"{name}:{tick_ms}:{n}" for n in itertools.count(1))
-        )
+        candidates = itertools.chain([beginning], (f"{beginning}:{n}" for n in itertools.count(1)))
         return next(
             task_id
             for task_id in candidates

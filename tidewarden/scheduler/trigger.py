@@ -13,7 +13,7 @@ times of the wall clock: one that is missing comes as much later as the clocks j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal, cast
@@ -28,7 +28,8 @@ Catchup = Literal["none", "one", "all"]
 CATCHUPS: tuple[Catchup, ...] = ("none", "one", "all")
 TIME_MS_MAX = 2**42 - 1  # every time on the wire is below 2^42
 EVERY_MS_MIN = 10  # each tick is a script call of the sweep's
-EVERY_MS_MAX = 366 * 86_400_000
+DAY_MS = 86_400_000
+EVERY_MS_MAX = 366 * DAY_MS
 # A tick is *missed* when it is this late. A sweep is always a little late, and a new leader needs a
 # moment; without this, CATCHUP none would drop what nobody would call missed.
 MISSED_MS = 5_000
@@ -91,6 +92,17 @@ class Spec:
     def anchored(self, anchor_ms: int) -> Spec:
         """Return this spec as put at ``anchor_ms``; only an interval remembers it."""
         return replace(self, anchor_ms=anchor_ms) if self.kind == "every" else self
+
+    @property
+    def per_day(self) -> int:
+        """Return how often it ticks on a day on which it ticks."""
+        match self.kind:
+            case "cron":
+                return cron.parse(self.expr).per_day
+            case "every":
+                return max(1, DAY_MS // self.every_ms)
+            case "at":
+                return 1
 
     def words(self) -> list[str]:
         """
@@ -197,6 +209,19 @@ def ticks_due(spec: Spec, next_ms: int, now_ms: int, limit: int) -> tuple[list[i
         ticks.append(tick_ms)
         tick_ms = next_tick(spec, tick_ms)
     return ticks, tick_ms
+
+
+def ticks_to_come(spec: Spec, next_ms: int, now_ms: int) -> Iterator[int]:
+    """
+    Yield the ticks for which a schedule will put a task, from the stored next one on.
+
+    Of those that were missed it has the earliest alone, or none, as CATCHUP says.
+    """
+    missed = now_ms - next_ms > MISSED_MS
+    tick_ms = next_tick(spec, now_ms) if missed and spec.catchup == "none" else next_ms
+    while tick_ms is not None:
+        yield tick_ms
+        tick_ms = next_tick(spec, max(tick_ms, now_ms))
 
 
 def _next_cron(spec: Spec, after_ms: int) -> int | None:

@@ -34,6 +34,8 @@ PAGES = {
     "tokens/account/shop%2Fcustomer-3": "customer-3",
     "tokens/provider/shop": "shop",
     "schedules": "nightly",
+    "schedules/next": "The next day",
+    "schedules/schedule/nightly": "Next runs",
     "locks": "reports/daily",
     "consumers": "2 locks",
     "events": "Events",
@@ -263,6 +265,30 @@ async def test_a_schedule_is_paused_and_resumed(admin: Visit) -> None:
         await dialog.get_by_role("button", name=re.compile("Pause")).click()
     await row.get_by_role("button", name=re.compile("Resume")).click()
     await row.get_by_role("button", name=re.compile("Pause")).wait_for()
+
+
+async def test_a_schedule_is_run_and_what_became_of_it_is_shown(
+    made: Cluster, admin: Visit
+) -> None:
+    with made.nodes["n0"].client() as client:
+        client.execute_command("S.PUT", "by.hand", "CRON", "0 3 * * *", "by.hand", "run")
+        client.execute_command("S.PUT", "pulse", "EVERY", 600_000, "by.hand", "beat")
+        await admin.go("schedules")
+        row = admin.page.locator("tr").filter(has_text="by.hand").filter(has_text="0 3 * * *")
+        await row.get_by_role("button", name="Run now by.hand").dblclick()
+        await row.get_by_text("ready").wait_for()
+        ((_, task_id, lease, *_),) = client.execute_command("Q.TAKE", "COUNT", 9, "FROM", "by.hand")
+        assert task_id.startswith("by.hand:run:"), "two clicks in a row are one run"
+        client.execute_command("Q.ACK", "by.hand", task_id, lease)
+        await row.get_by_text("done").wait_for()
+        await row.get_by_role("link", name="by.hand").first.click()
+        await admin.page.locator("main").get_by_text("somebody ran it").wait_for()
+        assert await admin.page.locator("section li time").count() == 10
+        await admin.go("schedules/next")
+        often = admin.page.locator("tr").filter(has_text="pulse")
+        await often.get_by_text("144").wait_for()
+        hours = admin.page.get_by_role("region", name="Ticks by the hour")
+        await hours.get_by_role("link", name="by.hand").wait_for()
 
 
 async def test_who_may_less_sees_less_and_is_told(made: Cluster, browser: Any) -> None:

@@ -53,6 +53,9 @@ ASKED: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/schedules/hourly/pause", None),
     ("POST", "/v1/schedules/hourly/resume", None),
     ("POST", "/v1/schedules/hourly/run", None),
+    ("POST", "/v1/schedules/hourly/run", {"id": "r1"}),
+    ("GET", "/v1/schedules/hourly?count=2", None),
+    ("GET", "/v1/schedules:next?ms=86400000", None),
     ("DELETE", "/v1/schedules/hourly", None),
 )
 """One request of each kind to the nouns of ``TAGS``, in an order in which each goes well."""

@@ -36,6 +36,7 @@ APART = {
     ("docs/client.md", "with queue.take"): "a part of a program",
     ("docs/client.md", "with client.lock"): "a part of a program",
     ("docs/client.md", "from tidewarden.client import AsyncTask"): "a part of a program",
+    ("docs/client.md", "@worker.schedule"): "a part of a program",
     ("docs/http.md", "npm install"): "fetches packages; live/openapi does it",
     ("docs/operations.md", "export TIDEWARDEN_URL"): "other hosts",
     ("docs/performance.md", ""): "benchmarks",

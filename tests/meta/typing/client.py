@@ -66,6 +66,9 @@ with Client(["redis://a", "redis://b"]) as client:
         assert_type(lock, Lock)
         assert_type(lock.fence, int)
     assert_type(client.lock("report").acquire(5), bool)
+    assert_type(client.schedules.get("nightly", count=5), dict[str, Any])
+    assert_type(client.schedules.outlook(within_ms=5), dict[str, Any])
+    assert_type(client.schedules.run("nightly", id="r1"), str)
     assert_type(client.token("shop/42", min_ttl_ms=5), Token)
     assert_type(client.tokens(["shop/42"], wait_ms=5), dict[str, Token | Error])
 
@@ -97,4 +100,12 @@ async def async_handler(task: AsyncTask) -> None:
     await task.release()
 
 
+@worker.schedule("nightly", cron="0 3 * * *", zone="UTC", catchup="none", queue="sync", priority=3)
+@worker.task("nightly")
+async def nightly(task: AsyncTask) -> None:
+    await task.ack()
+
+
+worker.schedule(every_ms=5, delay=5)  # type: ignore[call-arg]
+worker.schedule(every_ms=5, catchup="some")  # type: ignore[arg-type]
 assert_type(worker.run(), int)

@@ -164,7 +164,15 @@ async def test_schedules(here: Site, client: AsyncClient) -> None:
             }[next(iter(trigger))]()
         )
     assert await schedules.list() == [{"name": "nightly", "next_ms": 5}]
-    assert await schedules.run("nightly") == "nightly:run:1"
+    run_id = await schedules.run("nightly")
+    assert run_id != await schedules.run("nightly"), "each call is a run of its own"
+    assert await schedules.run("nightly", id="r1") == "nightly:run:r1"
+    assert (await schedules.get("nightly", count=1))["next"] == [5]
+    with pytest.raises(NotFound):
+        await schedules.get("other")
+    found = await schedules.outlook(within_ms=60_000)
+    assert [one["name"] for one in found["ticks"]] == ["daily", "nightly"]
+    assert (found["rates"][0]["per_day"], found["until_ms"]) == (86_400, 60_001)
     await schedules.pause("nightly")
     assert await schedules.resume("nightly") == 7
     assert await schedules.delete("nightly")

@@ -54,6 +54,7 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "TTLs forgotten": ("TTLs not in the record", lambda call: call("HSET", f"{P}:shard", "ttls", "0"), "ready"),
     "the alarm too late": ("late alarm", lambda call: call("HDEL", f"{P}:shard", "alarm"), "delayed"),
     "waits miscounted": ("count of waits", lambda call: call("HSET", f"{P}:shard", "awaited", "3"), "ready"),
+    "runs miscounted": ("count of runs", lambda call: call("HSET", f"{P}:shard", "runs", "3"), "ready"),
     "a wait for no task": ("wait without a task", lambda call: call("HSET", f"{P}:waits", "x", "n0.1"), ""),
 }  # fmt: skip
 

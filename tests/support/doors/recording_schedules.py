@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from tidewarden.errors import NotFound
 from tidewarden.queue.task import TaskSpec
 
 
@@ -25,9 +27,30 @@ class RecordingSchedules:
     async def pause(self, name: str) -> None:
         self.calls.append(("pause", name))
 
-    async def run(self, name: str) -> str:
-        self.calls.append(("run", name))
-        return f"{name}:run:1"
+    async def run(self, name: str, key: str = "") -> str:
+        self.calls.append(("run", name, key))
+        return f"{name}:run:{key or 1}"
+
+    async def get(self, name: str, count: int = 5) -> dict[str, Any]:
+        self.calls.append(("get", name, count))
+        if name != "nightly":
+            raise NotFound(f"there is no schedule {name!r}")
+        return {"name": name, "next_ms": 5, "next": [5, 10][:count]}
+
+    async def outlook(
+        self, within_ms: int = 86_400_000, seen: Callable[[str], bool] = bool
+    ) -> dict[str, Any]:
+        self.calls.append(("outlook", within_ms))
+        ticks = [{"name": name, "queue": "q", "at_ms": 5} for name in ("daily", "nightly")]
+        rates = [{"name": "pulse", "queue": "q", "next_ms": 5, "per_day": 86_400}]
+        return {
+            "from_ms": 1,
+            "until_ms": 1 + within_ms,
+            "ticks": [one for one in ticks if seen(one["name"])],
+            "rates": [one for one in rates if seen(one["name"])],
+            "resting": 0,
+            "more": False,
+        }
 
     async def resume(self, name: str) -> int:
         self.calls.append(("resume", name))

@@ -110,6 +110,7 @@ def audit(seen: Snapshot, prefix: str) -> None:
     waits = seen.hgetall(f"{prefix}:waits")
     assert waits.keys() <= tasks.keys(), f"{prefix}: somebody waits for the end of no task"
     assert len(waits) == int(record.get(b"awaited", 0))
+    assert len(seen.hgetall(f"{prefix}:run_of")) == int(record.get(b"runs", 0))
     for task_id, (place,) in places.items():
         lease_holder = b""
         if task_id in tries:

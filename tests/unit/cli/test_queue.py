@@ -108,6 +108,7 @@ def test_take_reports_what_it_lost_before_its_ack(run: Run, node: Any) -> None:
         ("schedule delete s", "S.DELETE s", 1, "OK\n"),
         ("schedule pause s", "S.PAUSE s", "OK", "OK\n"),
         ("schedule run s", "S.RUN s", "s:run:5", "s:run:5\n"),
+        ("schedule run s --id r1", "S.RUN s ID r1", "s:run:r1", "s:run:r1\n"),
         (
             "schedule resume s",
             "S.RESUME s",
@@ -272,6 +273,38 @@ def test_schedules_are_listed(run: Run, node: Any) -> None:
     node.answers = {"S.LIST": []}
     assert run("schedule", "list").exit_code == 5
     assert run("schedule", "list", "--json").stdout == "[]\n"
+
+
+def test_a_schedule_is_shown_with_its_last_run_and_its_next(run: Run, node: Any) -> None:
+    last = {"id": "s:5", "put_ms": 1_700_000_000_000, "state": "buried", "reason": "550 no"}
+    one = {"name": "s", "queue": "q", "next_ms": 1_700_000_060_000, "last": last}
+    node.answers = {"S.GET": one | {"next": [1_700_000_060_000, 1_700_000_120_000]}}
+    out = run("schedule", "show", "s", "--next", "2").stdout
+    assert node.asked == [["S.GET", "s", "COUNT", "2"]]
+    assert "2023-11-14 22:13:20 buried: 550 no" in out
+    assert out.count("next run  2023-11-14 22:1") == 2
+    assert json.loads(run("schedule", "show", "s", "--json").stdout)["last"] == last
+    node.answers = {"S.LIST": [one | {"last": last | {"state": "done", "reason": ""}}]}
+    assert "2023-11-14 22:13:20 done" in run("schedule", "list").stdout
+    node.answers = {"S.GET": NotFound("there is no schedule 's'")}
+    assert run("schedule", "show", "s").exit_code == 5
+
+
+def test_what_schedules_will_put_is_shown(run: Run, node: Any) -> None:
+    told: dict[str, Any] = {
+        "from_ms": 1, "until_ms": 1_700_000_000_000, "resting": 2, "more": True,
+        "ticks": [{"name": "nightly", "queue": "q", "at_ms": 1_700_000_000_000}],
+        "rates": [{"name": "pulse", "queue": "q", "next_ms": 1_700_000_000_000, "per_day": 86400}],
+    }  # fmt: skip
+    node.answers = {"S.NEXT": told}
+    out = run("schedule", "next", "--hours", "8").stdout
+    assert node.asked == [["S.NEXT", "MS", "28800000"]]
+    for text in ("nightly", "pulse", "86400", "there is more after 2023-11-14 22:13:20 UTC"):
+        assert text in out
+    assert "paused, stuck or unreadable: 2" in out
+    assert json.loads(run("schedule", "next", "--json").stdout) == told
+    node.answers = {"S.NEXT": told | {"ticks": [], "rates": []}}
+    assert run("schedule", "next").exit_code == 5
 
 
 def test_consumers_and_holders_are_shown_page_by_page(run: Run, node: Any) -> None:

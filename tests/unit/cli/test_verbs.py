@@ -35,7 +35,7 @@ VERBS = (
     "up node status doctor sandbox version worker consumers",
     "queue list stats reasons put take peek kick delete purge drop drop-topic release-all holders move pause resume config",
     "token import get list refresh delete stats",
-    "schedule put list delete pause resume run",
+    "schedule put list show next delete pause resume run",
     "lock run list show release",
     "consumer end end-session",
     "cluster status transfer join leave backup restore",

@@ -51,7 +51,6 @@ for i = 1, #ids do
       list[#list + 1] = id
       if index ~= holder then kept[#kept + 1] = string.sub(holder, 2) .. id end
       memory[i] = ms
-      over(id)
     end
   else
     local done = redis.call('GET', key('done:' .. id))
@@ -76,6 +75,9 @@ if #gone > 0 then
   end
   redis.call('HDEL', key('tries'), unpack(gone))
   records_drop(gone)
+  for i = 1, #gone do
+    over(gone[i], 'done')
+  end
   count('acked', #gone)
   freed = true
   for i = 1, #ids do

@@ -125,6 +125,7 @@ for _, name in ipairs(indexes_of('leased')) do
 end
 names[#names + 1] = 'lanes' -- of whose heads some may be gone by then
 field('count of waits', 'awaited', redis.call('HLEN', key('waits')))
+field('count of runs', 'runs', redis.call('HLEN', key('run_of')))
 if there('expiring') then field('TTLs not in the record', 'ttls', 1) end
 if there('slots') then field('slots not in the record', 'slots', 1) end
 if there('lanes') or there('waiting') or there('running') then

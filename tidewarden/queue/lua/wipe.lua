@@ -18,6 +18,7 @@ for i = 1, #raw, 2 do
   end
 end
 redis.call('UNLINK', key('counts'), key('tally'), key('lanes'), key('slots'), key('waits'))
+redis.call('UNLINK', key('runs'), key('run_of'))
 if #gone > 0 then redis.call('HDEL', key('shard'), unpack(gone)) end
 S = nil
 open()

@@ -40,31 +40,11 @@ end
 fence(epoch, ARGV[4])
 
 local function put_ticks(round)
-  local options, done = round.task, 0
+  local done = 0
   for i = 1, #round.tasks do
     local id, tick = round.tasks[i].id, round.tasks[i].tick
     if not stored(id) then
-      local due = math.min(tick + options.delay_ms, NEVER - 1)
-      local deadline = due
-      if options.within_ms >= 0 then deadline = math.min(tick + options.within_ms, NEVER - 1) end
-      local expires = 0
-      if (options.ttl_ms or 0) > 0 then
-        expires = math.min(tick + options.ttl_ms, NEVER - 1)
-      elseif S.ttl_ms > 0 then
-        expires = math.min(due + S.ttl_ms, NEVER - 1)
-      end
-      put_task(id, {
-        priority = options.priority,
-        due = due,
-        deadline = deadline,
-        lease_ms = options.lease_ms,
-        attempts_max = options.attempts,
-        backoff_ms = options.backoff_ms,
-        own = true,
-        expires = expires,
-        lane = options.lane ~= '' and options.lane or nil,
-        payload = round.row.payload,
-      })
+      put_scheduled(id, round.row, round.task, tick, true)
       done = done + 1
     end
   end
@@ -89,6 +69,8 @@ for i = 1, #rounds do
     else
       redis.call('ZADD', key('ticks'), text(round.following), round.name)
       redis.call('HDEL', key('stuck'), round.name)
+      local last = round.tasks[#round.tasks]
+      if last then note_run(round.name, last.tick, 'tick', last.id) end
     end
   end
 end

@@ -4,28 +4,13 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 cursor ("0" begins)  4 names at most, about  5 bytes of each payload shown at most
 -- RETURNS {next cursor ("0": the end), {name, next tick ms, 1 when stuck | 2 when paused | 0,
---         anchor ms, spec, task, payload's head, payload's length} …}
+--         anchor ms, spec, task, payload's head, payload's length, its latest run} …}
 open()
 local count, head = int(4, 'count', 1, 1000), int(5, 'bytes', 0, 65536)
 int(3, 'cursor', 0, 9007199254740991)
 local page = redis.call('ZSCAN', key('ticks'), ARGV[3], 'COUNT', count)
 local rows = {}
 for i = 1, #page[2], 2 do
-  local name = page[2][i]
-  local row = row_get(name)
-  if row then
-    local stuck = redis.call('HEXISTS', key('paused'), name) == 1 and 2
-      or redis.call('HEXISTS', key('stuck'), name)
-    rows[#rows + 1] = {
-      name,
-      tick_of(name),
-      stuck,
-      row.anchor,
-      row.spec,
-      row.task,
-      string.sub(row.payload, 1, head),
-      #row.payload,
-    }
-  end
+  rows[#rows + 1] = row_shown(page[2][i], head)
 end
 return finish({ page[1], rows })

@@ -8,6 +8,7 @@
 --              that is tried again later
 --   paused     hash name → its true tick, for a schedule that stands still: in `ticks` it has NEVER
 --   makers     in the directory: hash user → how many schedules of his it names
+--   runs       hash name → its latest run, and `run_of`: see results.lua of the queue
 -- A row that this version cannot read (a newer node wrote it) has an empty spec: the leader then
 -- leaves it for later.
 local function made_by(user)
@@ -59,7 +60,55 @@ local function row_get(name)
   return { stamp = row[2], anchor = row[3], spec = row[4], task = row[5], payload = row[6] }
 end
 
+-- The id of the latest run of a schedule, where its task has not gone.
+local function open_run(name)
+  local run = redis.call('HGET', key('runs'), name)
+  return run and string.match(run, '^%d+ %d+ %l+ (%S+)$')
+end
+
+local function forget_run(name)
+  local id = open_run(name)
+  if id then
+    redis.call('HDEL', key('run_of'), id)
+    set('runs', redis.call('HLEN', key('run_of')))
+  end
+  redis.call('HDEL', key('runs'), name)
+end
+
+-- A schedule has run: how (tick | hand).
+local function note_run(name, due, how, id)
+  forget_run(name)
+  redis.call('HSET', key('runs'), name, text(due) .. ' ' .. text(now) .. ' ' .. how .. ' ' .. id)
+  redis.call('HSET', key('run_of'), id, name)
+  set('runs', redis.call('HLEN', key('run_of')))
+end
+
+-- The latest run of a schedule as list.lua shows it: {} or {due ms, put ms, tick | hand, id, the
+-- state of its task (as in indexes.lua; done, deleted; `unknown`: it has gone and nobody said how),
+-- when that ended ms | -1, reason, attempts}.
+local function run_shown(name)
+  local run = redis.call('HGET', key('runs'), name) or ''
+  local due, put, how, id, rest = string.match(run, '^(%d+) (%d+) (%l+) (%S+)(.*)$')
+  if not due then return {} end
+  local shown = { tonumber(due), tonumber(put), how, id, 'unknown', -1, '', 0 }
+  local word, ended = string.match(rest, '^ (%l+) (%d+)$')
+  if word then
+    shown[5], shown[6] = word, tonumber(ended)
+    return shown
+  end
+  local t, r = both_get(id)
+  local place = t and locate(id, t, r) or 'buried'
+  local buried = place == 'buried' and redis.call('ZSCORE', key('buried'), id)
+  if place ~= 'lost' and (place ~= 'buried' or buried) then shown[5] = place end
+  if buried then shown[6] = tonumber(buried) end
+  if r then
+    shown[7], shown[8] = r.reason, r.attempts
+  end
+  return shown
+end
+
 local function row_drop(name)
+  forget_run(name)
   redis.call('HDEL', key('stuck'), name)
   redis.call('HDEL', key('paused'), name)
   redis.call('ZREM', key('ticks'), name)
@@ -73,6 +122,52 @@ local function tick_of(name)
   if not kept then return tonumber(redis.call('ZSCORE', key('ticks'), name)) end
   local tick = string.match(kept, '^%d+$') and tonumber(kept)
   return tick and tick < NEVER and tick or now
+end
+
+-- What list.lua says of a schedule; nil when there is none of this name. head: so many bytes of its
+-- payload.
+local function row_shown(name, head)
+  local row = row_get(name)
+  if not row then return nil end
+  local stands = redis.call('HEXISTS', key('paused'), name) == 1 and 2
+    or redis.call('HEXISTS', key('stuck'), name)
+  return {
+    name,
+    tick_of(name) or -1,
+    stands,
+    row.anchor,
+    row.spec,
+    row.task,
+    string.sub(row.payload, 1, head),
+    #row.payload,
+    run_shown(name),
+  }
+end
+
+-- A task of a schedule is put, its times counted from `from` ms; own: its id is one of ours, of
+-- which nothing is remembered.
+local function put_scheduled(id, row, options, from, own)
+  local due = math.min(from + options.delay_ms, NEVER - 1)
+  local deadline = due
+  if options.within_ms >= 0 then deadline = math.min(from + options.within_ms, NEVER - 1) end
+  local expires = 0
+  if (options.ttl_ms or 0) > 0 then
+    expires = math.min(from + options.ttl_ms, NEVER - 1)
+  elseif S.ttl_ms > 0 then
+    expires = math.min(due + S.ttl_ms, NEVER - 1)
+  end
+  put_task(id, {
+    priority = options.priority,
+    due = due,
+    deadline = deadline,
+    lease_ms = options.lease_ms,
+    attempts_max = options.attempts,
+    backoff_ms = options.backoff_ms,
+    own = own,
+    expires = expires,
+    lane = options.lane ~= '' and options.lane or nil,
+    payload = row.payload,
+  })
 end
 
 -- The earliest tick of the shard goes into its record, where the leader sees it. A tick concerns

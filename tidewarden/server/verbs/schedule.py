@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from tidewarden.errors import BadArg, Error
@@ -24,11 +25,14 @@ from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending
 
 from .command import ANY, Command
-from .options import Options, text
+from .options import Option, Options, number, text
 from .queue import TASK_OPTIONS, queue_name
 
 TASK = Options("S.PUT", TASK_OPTIONS)
 TRIGGER_WORDS_MAX = 6
+GET = Options("S.GET", {"COUNT": Option("count", number)})
+NEXT = Options("S.NEXT", {"MS": Option("within_ms", number)})
+RUN = Options("S.RUN", {"ID": Option("key", text)})
 
 
 def put(connection: Connection, request: Request) -> Pending:
@@ -57,6 +61,18 @@ def listing(connection: Connection, request: Request) -> Pending:
     return Pending(seen(), encoder.encode)
 
 
+def get(connection: Connection, request: Request) -> Pending:
+    """S.GET."""
+    name, fields = text("A schedule's name", request[1]), GET.parse(request, 2)
+    return Pending(_schedules(connection).get(name, **fields), encoder.encode)
+
+
+def following(connection: Connection, request: Request) -> Pending:
+    """S.NEXT."""
+    fields, seen = NEXT.parse(request, 1), partial(connection.peer.rights.allow, "schedule")
+    return Pending(_schedules(connection).outlook(**fields, seen=seen), encoder.encode)
+
+
 def delete(connection: Connection, request: Request) -> Pending:
     """Answer ``S.DELETE``."""
     return Pending(_schedules(connection).delete(text("A schedule's name", request[1])), _integer)
@@ -74,7 +90,10 @@ def resume(connection: Connection, request: Request) -> Pending:
 
 def run(connection: Connection, request: Request) -> Pending:
     """S.RUN."""
-    found = _schedules(connection).run(text("A schedule's name", request[1]))
+    fields = RUN.parse(request, 2)
+    if fields.get("key") == "":
+        raise BadArg("ID is empty; give an id, or no ID.")
+    found = _schedules(connection).run(text("A schedule's name", request[1]), **fields)
     return Pending(found, encoder.encode)
 
 
@@ -116,6 +135,8 @@ COMMANDS = (
         audited=first(1),
     ),
     Command("S.LIST", listing, 1, 1, LOGIN, group="schedule"),
+    Command("S.GET", get, 2, 4, on(("schedule",), 1), "name [COUNT n]", group="schedule"),
+    Command("S.NEXT", following, 1, 3, LOGIN, "[MS ms]", group="schedule"),
     Command(
         "S.DELETE", delete, 2, 2, on(("schedule",), 1), "name", group="schedule", audited=first(1)
     ),
@@ -125,5 +146,7 @@ COMMANDS = (
     Command(
         "S.RESUME", resume, 2, 2, on(("schedule",), 1), "name", group="schedule", audited=first(1)
     ),
-    Command("S.RUN", run, 2, 2, on(("schedule",), 1), "name", group="schedule", audited=first(1)),
+    Command(
+        "S.RUN", run, 2, 4, on(("schedule",), 1), "name [ID id]", group="schedule", audited=first(1)
+    ),
 )

@@ -94,6 +94,8 @@ S.DELETE daily                                  | schedule:daily
 S.PAUSE daily                                   | schedule:daily
 S.RESUME daily                                  | schedule:daily
 S.RUN daily                                     | schedule:daily
+S.GET daily                                     | schedule:daily
+S.NEXT                                          |
 S.LIST                                          |
 R.STATUS                                        |
 R.TRANSFER                                      | admin

@@ -143,6 +143,34 @@ def test_the_rate_of_a_consumer_is_what_its_counter_gained(tmp_path: Path) -> No
 
 
 @needs_node
+def test_a_second_click_is_the_same_run_until_the_first_is_answered(tmp_path: Path) -> None:
+    code = """
+        import { runNow } from "./pages/schedules.js";
+        await Promise.all([runNow("a/b"), runNow("a/b"), runNow("other")]);
+        await runNow("a/b");
+        tell(sent.map(([method, where, body]) => [method, where, body.id]));
+    """
+    first, second, other, later = run(tmp_path, code)
+    assert first == second
+    assert first[:2] == ["POST", "/v1/schedules/a%2Fb/run"]
+    assert len({first[2], other[2], later[2]}) == 3
+    assert all(len(one[2].encode()) <= 60 for one in (first, other, later))
+
+
+@needs_node
+def test_the_ticks_of_the_next_day_are_shown_by_the_hour(tmp_path: Path) -> None:
+    code = """
+        globalThis.localStorage = { getItem: () => "utc" };
+        import("./pages/schedules_next.js").then(({ byHour }) => {
+          const at = (text, name) => ({ name, at_ms: Date.parse(`2026-11-28T${text}Z`) });
+          const ticks = [at("01:30:00", "a"), at("01:59:59", "b"), at("02:00:00", "a")];
+          tell(byHour(ticks).map(([hour, list]) => [hour, list.map((one) => one.name)]));
+        });
+    """
+    assert run(tmp_path, code) == [["2026-11-28 01:00", ["a", "b"]], ["2026-11-28 02:00", ["a"]]]
+
+
+@needs_node
 @pytest.mark.thorough
 def test_what_is_chosen_is_what_is_sent(tmp_path: Path) -> None:
     calls = "".join(

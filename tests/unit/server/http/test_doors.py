@@ -378,6 +378,7 @@ ROUTES = {
     },
     "DELETE /v1/queues/{queue}": "admin",
     "POST /v1/schedules/{name}/run": "schedule",
+    "GET /v1/schedules:next": "",
     "DELETE /v1/topics/{topic}": "admin",
     "POST /v1/check": "admin",
     "GET /v1/queues/{queue}/buried": "take admin",

@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 from support.doors.http_site import ALICE, site
 
+from tidewarden.errors import NotFound
 from tidewarden.queue.task import TaskSpec
 from tidewarden.scheduler.trigger import Spec
 
 WHOLE: dict[str, Any] = {
     "name": "n/1", "queue": "mail", "kind": "cron", "expr": "0 3 * * *", "zone": "UTC", "catchup": "one", "next_ms": 5,
     "state": "active", "payload": b"run", "payload_bytes": 3,
+}  # fmt: skip
+LAST = {
+    "id": "n/1:5", "how": "tick", "due_ms": 5, "put_ms": 6, "state": "done", "attempts": 0,
+    "reason": "", "ended_ms": 9,
 }  # fmt: skip
 ODD = {"name": "odd", "queue": "q", "next_ms": 1, "state": "unreadable"}
 
@@ -123,12 +128,21 @@ async def test_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
                 WHOLE | {"payload": b"\xff"},
             ]
 
+        async def one(name: str, count: int) -> dict[str, Any]:
+            if name == "none":
+                raise NotFound("there is no schedule 'none'")
+            return WHOLE | {"next": [5, 6, 7][:count], "last": LAST}
+
         monkeypatch.setattr(subject.door.schedules, "list", rows)
+        monkeypatch.setattr(subject.door.schedules, "get", one)
         shown = {name: value for name, value in WHOLE.items() if name != "expr"} | {
             "cron": "0 3 * * *",
             "payload": "run",
         }
-        assert await subject.ask("GET", "/v1/schedules/n/1") == (200, shown)
+        whole = shown | {"next": [5, 6, 7], "last": LAST}
+        assert await subject.ask("GET", "/v1/schedules/n/1") == (200, whole)
+        status, found = await subject.ask("GET", "/v1/schedules/n/1?count=1")
+        assert (status, found["next"]) == (200, [5])
         status, found = await subject.ask("GET", "/v1/schedules")
         assert (status, found["schedules"][:2]) == (200, [shown, ODD])
         assert found["schedules"][2]["payload_base64"] == "/w=="
@@ -140,6 +154,9 @@ async def test_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (status, found["error"]) == (404, "NOTFOUND")
         for method, path in (
             ("GET", "/v1/schedules?x=1"),
+            ("GET", "/v1/schedules/n?count=0"),
+            ("GET", "/v1/schedules/n?count=101"),
+            ("GET", "/v1/schedules:next?ms=0"),
             ("DELETE", "/v1/schedules/a?x=1"),
             ("GET", "/v1/schedules/%FF"),
         ):
@@ -147,6 +164,28 @@ async def test_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
         assert subject.door.schedules.calls == [
             ("delete", "nightly"), ("pause", "nightly"), ("resume", "nightly"), ("delete", "none"),
         ]  # fmt: skip
+
+
+async def test_a_run_by_hand_has_an_id_of_the_callers_or_none() -> None:
+    async with site() as subject:
+        where = "/v1/schedules/n%2F1/run"
+        assert await subject.ask("POST", where) == (200, {"id": "n/1:run:1"})
+        assert await subject.ask("POST", where, data='{"id": "r"}') == (200, {"id": "n/1:run:r"})
+        for body in ('{"id": ""}', '{"id": 5}', '{"key": "r"}', json.dumps({"id": "r" * 61})):
+            status, answer = await subject.ask("POST", where, data=body)
+            assert (status, answer["error"]) == (400, "BADARG"), body
+        assert subject.door.schedules.calls == [("run", "n/1", ""), ("run", "n/1", "r")]
+
+
+async def test_what_will_be_put_is_shown_as_far_as_the_user_may_see_it() -> None:
+    async with site(users=True, rights=("schedule:night*", "schedule:pulse")) as subject:
+        assert (await subject.ask("GET", "/v1/schedules:next"))[0] == 401
+        status, found = await subject.ask("GET", "/v1/schedules:next", headers=ALICE)
+        assert (status, [one["name"] for one in found["ticks"]]) == (200, ["nightly"])
+        assert found["rates"] == [
+            {"name": "pulse", "queue": "q", "next_ms": 5, "per_day": 86_400}
+        ]  # fmt: skip
+        assert subject.door.schedules.calls == [("outlook", 86_400_000)]
 
 
 async def test_rights_are_of_the_schedule_and_of_the_queue() -> None:

@@ -117,7 +117,16 @@ def test_where_each_verb_names_what_it_is_for() -> None:
         by_subject[command.subject].add(command.name)
     assert {"Q.TAKE", "T.MGET", "T.PROVIDER"} <= by_subject[-1]
     assert {"AUTH", "HELLO", "ECHO", "SESSION", "R.BACKUP", "T.EXPORT", "T.IMPORT"} <= by_subject[0]
-    about_all = {"Q.LIST", "L.LIST", "S.LIST", "T.LIST", "T.STATS", "T.EXPORT", "T.IMPORT"}
+    about_all = {
+        "Q.LIST",
+        "L.LIST",
+        "S.LIST",
+        "S.NEXT",
+        "T.LIST",
+        "T.STATS",
+        "T.EXPORT",
+        "T.IMPORT",
+    }
     assert {
         name for name in by_subject[0] if name.startswith(("Q.", "T.", "L.", "S."))
     } == about_all

@@ -61,6 +61,11 @@ async def test_what_reaches_the_schedules(
         (("S.PUT", "n", "EVERY", "5000", "mail", "x", "WAIT", "5"), b"-BADARG"),
         (("S.PAUSE",), b"-BADARG"),
         (("S.RESUME", "n", "n"), b"-BADARG"),
+        (("S.GET", "n", "5"), b"-BADARG"),
+        (("S.GET", "n", "COUNT", "many"), b"-BADARG"),
+        (("S.NEXT", "5"), b"-BADARG"),
+        (("S.RUN", "n", "ID", ""), b"-BADARG"),
+        (("S.RUN", "n", "ID", b"\xff"), b"-BADARG"),
     ],
 )
 async def test_what_does_not(request_: tuple[str | bytes, ...], word: bytes) -> None:
@@ -77,7 +82,27 @@ async def test_pause_and_resume() -> None:
         line.send("S.PAUSE nightly", "S.RESUME nightly", "S.RUN nightly", "QUIT")
         assert await line.rest() == b"+OK\r\n:7\r\n$13\r\nnightly:run:1\r\n+OK\r\n"
         assert door.schedules.calls == [
-            ("pause", "nightly"), ("resume", "nightly"), ("run", "nightly"),
+            ("pause", "nightly"), ("resume", "nightly"), ("run", "nightly", ""),
+        ]  # fmt: skip
+
+
+async def test_one_schedule_and_what_all_will_put() -> None:
+    async with Door() as door:
+        line = await door.dial()
+        assert await line.call("S.GET", "nightly", "count", "1") == [
+            b"name", b"nightly", b"next_ms", 5, b"next", [5],
+        ]  # fmt: skip
+        assert (await line.call("S.GET", "nightly"))[-1] == [5, 10]
+        assert str(await line.call("S.GET", "other")).startswith("NOTFOUND")
+        found = await line.call("S.NEXT", "MS", "60000")
+        told = dict(zip(found[::2], found[1::2], strict=True))
+        assert [one[1] for one in told[b"ticks"]] == [b"daily", b"nightly"]
+        assert [one[1] for one in told[b"rates"]] == [b"pulse"]
+        assert (told[b"from_ms"], told[b"until_ms"], told[b"resting"]) == (1, 60_001, 0)
+        assert await line.call("S.RUN", "nightly", "ID", "r1") == b"nightly:run:r1"
+        assert door.schedules.calls == [
+            ("get", "nightly", 1), ("get", "nightly", 5), ("get", "other", 5),
+            ("outlook", 60_000), ("run", "nightly", "r1"),
         ]  # fmt: skip
 
 

@@ -16,7 +16,9 @@ import { overviewPage } from "./pages/overview.js";
 import { providerPage } from "./pages/provider.js";
 import { queuePage } from "./pages/queue.js";
 import { queuesPage } from "./pages/queues.js";
+import { schedulePage } from "./pages/schedule.js";
 import { schedulesPage } from "./pages/schedules.js";
+import { nextDayPage } from "./pages/schedules_next.js";
 import { taskPage } from "./pages/task.js";
 import { tokensPage } from "./pages/tokens.js";
 import { trafficPage } from "./pages/traffic.js";
@@ -35,7 +37,8 @@ export function pageOf({ names, query }) {
       if (first === "provider" && second) return providerPage(second);
       return tokensPage(query);
     case "schedules":
-      return schedulesPage(query);
+      if (first === "schedule" && second) return schedulePage(second);
+      return first === "next" ? nextDayPage() : schedulesPage(query);
     case "consumers":
       return consumersPage(query);
     case "locks":

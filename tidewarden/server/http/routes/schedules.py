@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -11,8 +12,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from tidewarden.errors import BadArg, Exists, Full, NotFound
 from tidewarden.queue.task import TaskSpec
-from tidewarden.scheduler.schedules import Schedules
-from tidewarden.scheduler.trigger import Spec
+from tidewarden.scheduler.outlook import WITHIN_MS_MAX
+from tidewarden.scheduler.schedules import KEY_BYTES_MAX, NEXT_MAX, NEXT_SHOWN, Schedules
+from tidewarden.scheduler.trigger import DAY_MS, Spec
 from tidewarden.server.http.params import NoOptions, body_of, check_path, parameters_of
 from tidewarden.server.http.payloads import bytes_of
 from tidewarden.server.http.responses import respond
@@ -93,6 +95,29 @@ class PutSchedule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         )
 
 
+class LastRun(msgspec.Struct, kw_only=True):
+    """Tells of the latest task that a schedule has put, and what has become of it."""
+
+    id: Annotated[str, Meta(description="The task's id.", examples=["nightly:1795258800000"])]
+    how: Annotated[
+        Literal["tick", "hand"], Meta(description="Whether a tick put it, or somebody ran it.")
+    ]
+    due_ms: Annotated[
+        int, Meta(description="Its tick, or when it was run by hand, Unix milliseconds.")
+    ]
+    put_ms: Annotated[int, Meta(description="When it was put, Unix milliseconds.")]
+    state: Annotated[
+        Literal["delayed", "ready", "waiting", "leased", "buried", "done", "deleted", "unknown"],
+        Meta(description="Of the task. `unknown`: it has gone, and its end was not noted."),
+    ]
+    attempts: Annotated[int, Meta(description="So far, of a task that is there.")]
+    reason: Annotated[str, Meta(description="Of its latest failure, or why it was buried.")]
+    ended_ms: (
+        Annotated[int, Meta(description="When it was done, deleted or buried, Unix milliseconds.")]
+        | UnsetType
+    ) = UNSET
+
+
 class ShownSchedule(msgspec.Struct, kw_only=True):
     """
     Shows a schedule as it stands.
@@ -134,6 +159,78 @@ class ShownSchedule(msgspec.Struct, kw_only=True):
     backoff_ms: int | UnsetType = UNSET
     ttl_ms: int | UnsetType = UNSET
     lane: str | UnsetType = UNSET
+    last: (
+        Annotated[LastRun, Meta(description="Its latest run; absent: it has not run.")] | UnsetType
+    ) = UNSET
+    next: (
+        Annotated[
+            list[int],
+            Meta(description="Of one schedule: its next ticks, none while it is paused or stuck."),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class ScheduleOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """Has the parameters of one schedule."""
+
+    count: Annotated[
+        int, Meta(ge=1, le=NEXT_MAX, description="How many of its next ticks are told.")
+    ] = NEXT_SHOWN
+
+
+class OutlookOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """Has the parameters of what schedules will put."""
+
+    ms: Annotated[
+        int, Meta(ge=1, le=WITHIN_MS_MAX, description="How far ahead, in milliseconds.")
+    ] = DAY_MS
+
+
+class RunSchedule(msgspec.Struct, forbid_unknown_fields=True):
+    """Says which run this is."""
+
+    id: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=KEY_BYTES_MAX,
+                description="An id of yours: a request that is sent again with it puts no second"
+                " task.",
+                examples=["deploy-42"],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class ScheduleTick(msgspec.Struct):
+    """Says when a schedule will put a task."""
+
+    name: Name
+    queue: QueueName
+    at_ms: UnixMs
+
+
+class ScheduleRate(msgspec.Struct):
+    """Says how often a schedule ticks that does so more often than each half hour."""
+
+    name: Name
+    queue: QueueName
+    next_ms: NextMs
+    per_day: Annotated[int, Meta(description="Ticks of a day on which it ticks.")]
+
+
+class Upcoming(msgspec.Struct):
+    """Tells what schedules will put, as far as the caller may see them."""
+
+    from_ms: UnixMs
+    until_ms: Annotated[int, Meta(description="Up to when it is complete, Unix milliseconds.")]
+    ticks: Annotated[list[ScheduleTick], Meta(description="In their order.")]
+    rates: list[ScheduleRate]
+    resting: Annotated[int, Meta(description="Schedules that are paused, stuck or unreadable.")]
+    more: Annotated[bool, Meta(description="Whether there are others, after `until_ms`.")]
 
 
 class ScheduleList(msgspec.Struct):
@@ -188,12 +285,16 @@ class ScheduleRoutes:
         return respond({"schedules": [_shown(one) for one in found]})
 
     async def get(self, request: web.Request) -> web.Response:
-        """Return one schedule."""
-        name = _name(request)
-        for one in await self._schedules.list():
-            if one["name"] == name:
-                return respond(_shown(one))
-        raise NotFound(f"There is no schedule {name[:200]!r}.")
+        """Return one schedule, with its next ticks."""
+        check_path(request)
+        asked = parameters_of(request, ScheduleOptions)
+        return respond(_shown(await self._schedules.get(request.match_info["name"], asked.count)))
+
+    async def outlook(self, request: web.Request) -> web.Response:
+        """Return what schedules that the caller may see will put."""
+        asked, rights = parameters_of(request, OutlookOptions), self._rights(request)
+        seen = partial(rights.allow, "schedule")
+        return respond(await self._schedules.outlook(asked.ms, seen))
 
     async def put(self, request: web.Request) -> web.Response:
         """
@@ -223,7 +324,9 @@ class ScheduleRoutes:
 
     async def run(self, request: web.Request) -> web.Response:
         """Put the schedule's task now, once; its ticks stay as they are."""
-        return respond({"id": await whole(self._schedules.run(_name(request)))})
+        name, asked = _name(request), await body_of(request, RunSchedule)
+        key = "" if asked.id is UNSET else asked.id
+        return respond({"id": await whole(self._schedules.run(name, key))})
 
 
 def _name(request: web.Request) -> str:
@@ -252,6 +355,15 @@ SCHEDULE = "/v1/schedules/{name}"
 ROUTES = (
     Route("GET", "/v1/schedules", "S.LIST", ScheduleRoutes.list, answer=ScheduleList, errors=STORE),
     Route(
+        "GET",
+        "/v1/schedules:next",
+        "S.NEXT",
+        ScheduleRoutes.outlook,
+        query=OutlookOptions,
+        answer=Upcoming,
+        errors=STORE,
+    ),
+    Route(
         "POST",
         f"{SCHEDULE}/pause",
         "S.PAUSE",
@@ -272,14 +384,16 @@ ROUTES = (
         f"{SCHEDULE}/run",
         "S.RUN",
         ScheduleRoutes.run,
+        body=RunSchedule,
         answer=ScheduleRan,
         errors=(BadArg, Full, NotFound, *STORE),
     ),
     Route(
         "GET",
         SCHEDULE,
-        "S.PAUSE",
+        "S.GET",
         ScheduleRoutes.get,
+        query=ScheduleOptions,
         answer=ShownSchedule,
         errors=(NotFound, *STORE),
     ),
