@@ -283,7 +283,7 @@ async def test_a_schedule_is_run_and_what_became_of_it_is_shown(
         await row.get_by_text("done").wait_for()
         await row.get_by_role("link", name="by.hand").first.click()
         await admin.page.locator("main").get_by_text("somebody ran it").wait_for()
-        assert await admin.page.locator("section li time").count() == 10
+        assert await admin.page.locator("main ol li time").count() == 10
         await admin.go("schedules/next")
         often = admin.page.locator("tr").filter(has_text="pulse")
         await often.get_by_text("144").wait_for()

@@ -107,6 +107,17 @@ async def test_purged_with_all_others(
     assert ((await last())["state"], open_runs(raw)) == ("deleted", 0)
 
 
+async def test_one_that_is_moved_has_gone(
+    schedules: Schedules, queues: HookedQueues, raw: Any, last: Last
+) -> None:
+    await fired(schedules)
+    session = queues.open_session()
+    (task,) = await queues.take(session, ["jobs"])
+    await queues.bury(session, "jobs", task.id, task.lease)
+    assert await queues.bulk.move("jobs", "mail", count=5) == 1
+    assert ((await last())["state"], open_runs(raw)) == ("deleted", 0)
+
+
 async def test_a_task_that_waits_for_its_lane(schedules: Schedules, last: Last) -> None:
     tick_ms = await put_every(schedules, catchup="all", lane="one at a time")
     await schedules.fire_due("jobs", 0, tick_ms + 1_000, 1, LEADER)

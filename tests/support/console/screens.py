@@ -33,6 +33,8 @@ PAGES = {
     "account": "tokens/account/{account}",
     "provider": "tokens/provider/sandbox",
     "schedules": "schedules",
+    "schedule": "schedules/schedule/invoices.sum",
+    "next-day": "schedules/next",
     "locks": "locks",
     "events": "events",
     "traffic": "traffic",

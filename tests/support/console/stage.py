@@ -54,11 +54,30 @@ def furnish(client: redis.Redis, *, pictures: bool = False) -> None:
     ask("L.ACQUIRE", "reports/daily", 3_600_000)
     ask("L.ACQUIRE", "import" if pictures else EVIL.replace(" ", "_"), 3_600_000)
     ask("S.PUT", "nightly", "CRON", "0 3 * * *", "invoices", "run")
+    if pictures:
+        _schedules(ask)
     now_s = int(time.time())
     for number in range(0 if pictures else 30):
         expires = (now_s + 1800 + 700 * number) * 1000
         grant = {"refresh_token": f"r{number}", "access_token": "a", "expires_at_ms": expires}
         ask("T.PUT", f"shop/customer-{number}", json.dumps(grant))
+
+
+def _schedules(ask: Any) -> None:
+    """Put schedules of several kinds, of which two have run."""
+    berlin = ("TZ", "Europe/Berlin")
+    ask("S.PUT", "reports.weekly", "CRON", "30 2 * * 1-5", *berlin, "reports", "weekly")
+    ask("S.PUT", "invoices.sum", "CRON", "15 */2 * * *", *berlin, "reports", "sum")
+    ask("S.PUT", "cleanup", "EVERY", 5_400_000, "CATCHUP", "none", "housekeeping", "x")
+    ask("S.PUT", "pulse", "EVERY", 1_000, "probes", "ping")
+    ask("S.PAUSE", "cleanup")
+    for number in range(25):
+        ask("S.PUT", f"tenant-{number:02}.sync", "CRON", f"{number} 4 * * *", "sync", "x")
+    ask("S.RUN", "reports.weekly")
+    for taken in ask("Q.TAKE", "FROM", "reports"):
+        ask("Q.ACK", "reports", taken[1], taken[2])
+    ask("S.RUN", "invoices.sum")
+    _bury(ask, "reports", 1, "the ledger is locked")
 
 
 def _bury(ask: Any, queue: str, count: int, reason: str) -> None:

@@ -70,7 +70,7 @@ for i = 1, #rounds do
       redis.call('ZADD', key('ticks'), text(round.following), round.name)
       redis.call('HDEL', key('stuck'), round.name)
       local last = round.tasks[#round.tasks]
-      if last then note_run(round.name, last.tick, 'tick', last.id) end
+      if last then set_run(round.name, last.id, last.tick, 'tick') end
     end
   end
 end

@@ -60,27 +60,19 @@ local function row_get(name)
   return { stamp = row[2], anchor = row[3], spec = row[4], task = row[5], payload = row[6] }
 end
 
--- The id of the latest run of a schedule, where its task has not gone.
-local function open_run(name)
-  local run = redis.call('HGET', key('runs'), name)
-  return run and string.match(run, '^%d+ %d+ %l+ (%S+)$')
-end
-
-local function forget_run(name)
-  local id = open_run(name)
+-- The latest run of a schedule is another one now, of the task `id`; without it there is none.
+local function set_run(name, id, due, how)
+  local before = redis.call('HGET', key('runs'), name)
+  local open = before and string.match(before, '^%d+ %d+ %l+ (%S+)$')
+  if open then redis.call('HDEL', key('run_of'), open) end
   if id then
-    redis.call('HDEL', key('run_of'), id)
-    set('runs', redis.call('HLEN', key('run_of')))
+    local run = text(due) .. ' ' .. text(now) .. ' ' .. how .. ' ' .. id
+    redis.call('HSET', key('runs'), name, run)
+    redis.call('HSET', key('run_of'), id, name)
+  elseif before then
+    redis.call('HDEL', key('runs'), name)
   end
-  redis.call('HDEL', key('runs'), name)
-end
-
--- A schedule has run: how (tick | hand).
-local function note_run(name, due, how, id)
-  forget_run(name)
-  redis.call('HSET', key('runs'), name, text(due) .. ' ' .. text(now) .. ' ' .. how .. ' ' .. id)
-  redis.call('HSET', key('run_of'), id, name)
-  set('runs', redis.call('HLEN', key('run_of')))
+  if open or id then set('runs', redis.call('HLEN', key('run_of'))) end
 end
 
 -- The latest run of a schedule as list.lua shows it: {} or {due ms, put ms, tick | hand, id, the
@@ -108,7 +100,7 @@ local function run_shown(name)
 end
 
 local function row_drop(name)
-  forget_run(name)
+  set_run(name)
   redis.call('HDEL', key('stuck'), name)
   redis.call('HDEL', key('paused'), name)
   redis.call('ZREM', key('ticks'), name)

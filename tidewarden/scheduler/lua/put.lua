@@ -27,7 +27,7 @@ end
 if not old and redis.call('HLEN', key('schedules')) >= most then
   refuse('FULL this queue has ' .. text(most) .. ' schedules, the most that are allowed')
 end
-if not old then forget_run(name) end
+if not old then set_run(name) end
 redis.call(
   'HSET',
   key('schedules'),

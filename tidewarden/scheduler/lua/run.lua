@@ -18,5 +18,5 @@ end
 if S.capacity > 0 and S.stored >= S.capacity then return finish('FULL') end
 put_scheduled(id, row, cmsgpack.unpack(row.task), now, false)
 count('put')
-note_run(name, now, 'hand', id)
+set_run(name, id, now, 'hand')
 return finish(1)

@@ -34,9 +34,9 @@ export function schedulePage(name) {
           ["Ticks", triggerOf(one)],
           ["Missed ticks put", MISSED[one.catchup]],
           ["Priority", one.priority === undefined ? null : number(one.priority)],
-        ]))),
-      h("section", {}, h("h2", {}, "Last run"), lastRun(one)),
-      h("section", {}, h("h2", {}, "Next runs"), nextRuns(one)),
+        ])),
+        h("div", { class: "card" }, h("h2", {}, "Last run"), lastRun(one)),
+        h("div", { class: "card" }, h("h2", {}, "Next runs"), nextRuns(one))),
       h("section", {}, h("h2", {}, "Payload"), one.payload_bytes === undefined
         ? h("p", { class: "quiet" }, "This version cannot read it.")
         : payloadOf(one.payload, one.payload_base64),
@@ -65,5 +65,5 @@ function nextRuns({ next, state }) {
   if (!next?.length) {
     return h("p", { class: "quiet" }, state === "active" ? "None." : `None while it is ${state}.`);
   }
-  return h("ul", { class: "plain" }, next.map((at_ms) => h("li", {}, time(at_ms, true))));
+  return h("ol", { class: "row" }, next.map((at_ms) => h("li", {}, time(at_ms, true))));
 }

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { h } from "../dom.js";
-import { absolute, counted, number, time, zoneName } from "../format.js";
+import { absolute, number, time, zoneName } from "../format.js";
 import { link } from "../router.js";
 import { table } from "../table.js";
 import { scheduleLink } from "./schedules.js";
@@ -21,9 +21,10 @@ export function nextDayPage() {
       more ? h("p", { class: "note warn" },
         "There are more than are shown here; it is complete up to this time.") : null,
       resting ? h("p", { class: "quiet" },
-        `${counted(resting, "schedule")} put nothing: paused, stuck or unreadable.`) : null,
+        `Schedules that are paused, stuck or unreadable: ${number(resting)}.`) : null,
+      rates.length ? h("section", {}, h("h2", {}, "More often than each half hour"),
+        often(rates)) : null,
       h("section", {}, h("h2", {}, "Hour by hour"), hours(ticks)),
-      h("section", {}, h("h2", {}, "More often than each half hour"), often(rates)),
     ],
   };
 }
