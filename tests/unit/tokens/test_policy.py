@@ -106,6 +106,20 @@ def test_a_refresh_token_that_dies_when_idle_is_used_in_time() -> None:
     assert due_ms == NOW_MS + 3_300_000
 
 
+@pytest.mark.parametrize(
+    ("quarantined", "least_s", "most_s"), [(True, 150, 300), (False, 8192, 86_400)]
+)
+def test_an_account_that_fails_by_turns_in_a_quarantine_is_asked_again_within_minutes(
+    quarantined: bool, least_s: float, most_s: float
+) -> None:
+    # A fifth of the answers are well, so others were well meanwhile: that shows nothing of it.
+    troubles = RefreshTroubles(tries=14, first_ms=NOW_MS - 5_400_000)
+    assessment = replace(WELL, quarantined=quarantined)
+    verdict = Verdict("unavailable", "account", "HTTP 503")
+    case = Case(verdict, troubles, "single_use", 0, NOW_MS, -60.0, assessment=assessment)
+    assert least_s <= after_failure(case).delay_s <= most_s
+
+
 @given(st.integers(1, 10**6), st.floats(0, 1))
 def test_backoff_doubles_and_is_bounded(tries: int, dice: float) -> None:
     assert 0.5 <= backoff(tries, dice) <= 60

@@ -242,12 +242,14 @@ def _own_wait_s(case: Case) -> float:
     """
     Return the seconds until the next try after a failure of the account's own that is no refusal.
 
-    They double to a day.
+    They double to a day. During a quarantine they do not: a few are well, and many fail by turns,
+    so nothing shows that it is the account's own.
     """
     verdict, old = case.verdict, case.troubles
     if case.error.mended_here:
         return backoff(old.tries + 1, case.dice, cap_s=MENDED_HERE_S_MAX)
-    if old.first_ms and case.assessment.well_ms > old.first_ms:
+    others_are_well = old.first_ms and case.assessment.well_ms > old.first_ms
+    if others_are_well and not case.assessment.quarantined:
         cap_s = OWN_BACKOFF_S_MAX
     else:  # Grows with the time that it has lasted, so that a short outage is noticed at once.
         cap_s = min(
