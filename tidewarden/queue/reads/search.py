@@ -16,7 +16,7 @@ from .store_reads import StoreReads, place_of
 
 LOOKED_MAX = 1000
 """Tasks that one call looks at."""
-BYTES_MAX = 16_777_216
+BYTES_MAX = 8_388_608
 """Of payloads that one call reads, and the task with which it goes past them."""
 PIECE = 100
 PIECE_BYTES = 1_000_000
