@@ -205,9 +205,12 @@ class Sentinels:
 
     def _take_in(self, answer: SentinelReply) -> bool:
         """Compare later answers with this one; return False if an earlier one knew more."""
-        if self._known is not None and answer.knowledge < self._known.knowledge:
+        known = self._known
+        if known is not None and answer.knowledge < known.knowledge:
             return False
         self._known = answer
+        if known is None or (known.host, known.port) != (answer.host, answer.port):
+            log.info("the primary by the sentinels: %s", answer)
         return True
 
     def _was_asked(self, done: asyncio.Task[SentinelReply]) -> None:

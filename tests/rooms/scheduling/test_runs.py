@@ -91,7 +91,7 @@ async def test_each_state_of_its_task_is_shown(
     buried = await last()
     assert (buried["state"], buried["reason"]) == ("buried", "550 no such mailbox")
     assert buried["ended_ms"] > 0
-    assert await queues.admin.kick("jobs", task_id=task.id) == 1
+    assert await queues.buried.kick("jobs", ids=[task.id]) == 1
     assert (await last())["state"] == "ready", "a kick makes it open again"
     assert open_runs(raw) == 1
     (again,) = await queues.take(session, ["jobs"])
@@ -114,7 +114,7 @@ async def test_one_that_is_moved_has_gone(
     session = queues.open_session()
     (task,) = await queues.take(session, ["jobs"])
     await queues.bury(session, "jobs", task.id, task.lease)
-    assert await queues.bulk.move("jobs", "mail", count=5) == 1
+    assert await queues.buried.move("jobs", "mail", count=5) == 1
     assert ((await last())["state"], open_runs(raw)) == ("deleted", 0)
 
 

@@ -219,8 +219,9 @@ async def test_no_sentinel_answers(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.thorough
 async def test_the_primary_is_killed_under_load(
-    five: SentinelSet, eventually: Any, capsys: Any
+    five: SentinelSet, eventually: Any, capsys: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "tidewarden.store")
     async with process(five.url()) as node:
         queues = node.queues
         take = queues.take(queues.open_session(), ["waited"], wait_ms=60_000)
