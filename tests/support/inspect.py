@@ -349,7 +349,7 @@ def answer_for_sentinels(monkeypatch: Any, answers: Any) -> None:
     async def answer(link: Any, service: str) -> Any:
         return answers()
 
-    monkeypatch.setattr("tidewarden.store.sentinel._answer_of", answer)
+    monkeypatch.setattr("tidewarden.store.sentinel.answer_of", answer)
 
 
 heard_by = attrgetter("_told")  # takes a message of a sentinel

@@ -225,7 +225,7 @@ class Sentinels:
         A failover takes a majority, so most of them, and a moment for the rest, are enough.
         """
         links = self._asked
-        asked = {asyncio.ensure_future(_answer_of(link, self.service.name)): link for link in links}
+        asked = {asyncio.ensure_future(answer_of(link, self.service.name)): link for link in links}
         until = self._clock.monotonic() + ASK_S
         waiting, answers, unknown, silent = set(asked), list[SentinelReply](), 0, list[str]()
         try:
@@ -295,27 +295,28 @@ class Sentinels:
             moved(url)
 
 
-async def _answer_of(link: StoreConnection, service: str) -> SentinelReply | None:
+async def answer_of(link: StoreConnection, service: str) -> SentinelReply | None:
     """
     Ask a sentinel for a service; None: it knows none of that name.
+
+    The address is asked for behind the epoch: if the sentinel learns of a new primary between the
+    two, an older epoch stands beside the new address, and never a newer one beside the old.
 
     Raises: StoreDown, Error: why it says nothing.
     """
     if not link.up and link.why:
         raise StoreDown(link.why)
-    asked = (
-        link.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service),
-        link.call("SENTINEL", "MASTER", service),
-    )
-    await asyncio.wait(asked)
-    place = asked[0].result()
+    known = link.call("SENTINEL", "MASTER", service)
+    address = link.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+    await asyncio.wait((known, address))
+    refused = known.exception() is not None
+    place = address.result()
     if place is None:
-        _ = asked[1].exception()
         return None
     host, port = place[0].decode(), int(place[1])
-    if asked[1].exception() is not None:  # a user who may only ask for the address
+    if refused:  # a user who may only ask for the address
         return SentinelReply(host, port)
-    known = asked[1].result()
-    facts = dict(zip(known[::2], known[1::2], strict=False))
+    words = known.result()
+    facts = dict(zip(words[::2], words[1::2], strict=False))
     former = (facts.get(b"ip", b"").decode(), int(facts.get(b"port", 0)))
     return SentinelReply(host, port, int(facts.get(b"config-epoch", 0)), former != (host, port))

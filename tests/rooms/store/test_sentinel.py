@@ -23,7 +23,14 @@ from tidewarden.queue.task import TaskSpec
 from tidewarden.store import StoreConnection
 from tidewarden.store.connect import redact
 from tidewarden.store.connection import STALL_S
-from tidewarden.store.sentinel import SentinelReply, Sentinels, Service, by_sentinel, newest
+from tidewarden.store.sentinel import (
+    SentinelReply,
+    Sentinels,
+    Service,
+    answer_of,
+    by_sentinel,
+    newest,
+)
 
 PUTTERS = 8
 
@@ -193,6 +200,32 @@ async def test_who_was_told_of_the_new_primary_is_not_called_back_by_sentinels_t
     await eventually(lambda: sent)
     assert sent == ["redis://b:1"], "nor is he who was told where another has asked meanwhile"
     await sentinels.forget(sent.append)
+
+
+class Learning:
+    """A connection to a sentinel that learns of a new primary after it was asked once."""
+
+    up, why = True, ""
+
+    def __init__(self, *changes: tuple[str, int]) -> None:
+        self.known = list(changes)
+
+    def call(self, *words: str) -> asyncio.Future[Any]:
+        host, epoch = self.known.pop(0)
+        found: list[bytes] = [host.encode(), b"1"]
+        if words[1] == "MASTER":
+            found = [b"ip", host.encode(), b"port", b"1", b"config-epoch", b"%d" % epoch]
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(found)
+        return future
+
+
+async def test_a_sentinel_that_learns_between_two_answers_calls_nobody_back_to_the_dead() -> None:
+    link: Any = Learning(("dead", 3), ("new", 4))
+    reply = await answer_of(link, "main")
+    assert reply is not None
+    assert (reply.host, reply.knowledge > SentinelReply("dead", 1, 3).knowledge) == ("new", True)
+    assert reply.knowledge < SentinelReply("new", 1, 4).knowledge
 
 
 # --- what is said
