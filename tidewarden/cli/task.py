@@ -265,6 +265,8 @@ def kick(
         raise stop("give --count, --id or --all, one of them", USAGE)
     if payload is not None and not task_id:
         raise stop("a --payload is that of one task: give its --id", USAGE)
+    if task_id and _chosen(count, reason, reason_is, age_ms):
+        raise stop("--id names the task, with no other option but --payload", USAGE)
     what: list[str | int | bytes] = [*_buried(count, reason, reason_is, age_ms)]
     if task_id:
         what = ["ID", task_id]

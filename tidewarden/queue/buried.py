@@ -299,10 +299,11 @@ class BuriedTasks:
         self, name: str, work: Work, shard: Shard, ids: list[str], rank: int, till_ms: int
     ) -> int:
         reason, *rest = work.chosen.filter(till_ms)
-        args: tuple[Arg, ...] = (min(work.left, COUNT_MAX), "", reason, rank, *rest, *ids)
-        done, rank = await shard.run(name, args)
+        most, start = min(work.left, COUNT_MAX), 0 if ids else rank
+        args: tuple[Arg, ...] = (most, "", reason, start, *rest, *ids[rank:])
+        done, behind = await shard.run(name, args)
         work.done += done
-        return int(rank)
+        return int(rank + behind if ids and behind >= 0 else behind)
 
     async def _move(
         self,

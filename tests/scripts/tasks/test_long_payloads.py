@@ -85,3 +85,39 @@ async def test_a_page_is_short_and_the_next_goes_on(node: Any, state: str) -> No
     assert len(found) == len(set(found)) == count - lanes
     assert len(sizes) > 1
     assert max(sizes) <= 2 * FIT
+
+
+@pytest.mark.parametrize("lane", [None, "a"])
+@pytest.mark.parametrize("name", ["queue.kick", "queue.delete_buried"])
+@pytest.mark.parametrize("named", [False, True])
+def test_of_buried_ones_a_script_reads_few(
+    desk: Any, name: str, lane: str | None, named: bool
+) -> None:
+    """What a removal has not to read it does not; the next call goes on where this one ended."""
+    ids = filled(desk, 20, lane=lane)
+    for task_id in ids:
+        desk.end(desk.take_one(task_id=task_id), "bury", reason="odd")
+    desk.put("ready", lane=lane)
+    reads = lane is not None or name == "queue.kick"
+    some, sizes, rank = ["none", *ids] if named else [], [], 0
+    while rank >= 0:
+        args = (1000, "", "odd", 0 if named else rank, 0, 0, 1, *some)
+        done, rank = desk.run(name, *args)
+        sizes.append(done)
+        some = some[rank:] if rank > 0 else some
+    assert sizes == ([FIT, 20 - FIT] if reads else [20])
+
+
+async def test_all_that_are_named_are_dealt_with(node: Any) -> None:
+    queues = (await node()).queues
+    ids = [f"t{n:02}" for n in range(20)]
+    for task_id in ids:
+        await queues.put("q", TaskSpec(payload=b"x" * MIB, id=task_id))
+    session = queues.open_session()
+    for name in (queues.buried.kick, queues.buried.delete):
+        for task_id in ids:
+            (task,) = await queues.take(session, ["q"], task_id=task_id)
+            await queues.bury(session, "q", task.id, task.lease)
+        await queues.put("q", TaskSpec(id="ready", lane="a"))
+        assert await name("q", ids=["none", *ids, *ids]) == 20
+    assert (await queues.admin.stats("q"))["total"] == 1

@@ -184,6 +184,8 @@ def test_a_cron_schedule_with_options(run: Run, node: Any) -> None:
         "queue kick q --count 1 --id t",
         "queue kick q --all --id t",
         "queue kick q --all --payload p",
+        "queue kick q --id t --reason-is no",
+        "queue kick q --id t --payload p --age-ms 9",
         "queue purge q --reason no --yes",
         "queue purge q --state ready --count 1 --yes",
         "queue peek q t --match x",

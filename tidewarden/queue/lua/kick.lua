@@ -10,7 +10,7 @@
 --         8 less so many ms
 --         9 1: the prefix is the whole reason
 --         10… ids, and no others
--- RETURNS {moved, rank to go on from | -1}
+-- RETURNS {moved, rank to go on from, of ids how many were looked at | -1: there are no more}
 open()
 local most, id, prefix, from = int(3, 'count', 0, 1000), ARGV[4], ARGV[5], int(6, 'rank', 0, NEVER)
 local till = (ARGV[7] and int(7, 'till', 0, NEVER) or 0)
@@ -37,7 +37,11 @@ local function kick(name)
 end
 local named = id ~= '' and { id } or { unpack(ARGV, 10) }
 for i = 1, #named do
-  if redis.call('ZSCORE', key('buried'), named[i]) and kick(named[i]) then moved = moved + 1 end
+  local bytes = redis.call('ZSCORE', key('buried'), named[i]) and kick(named[i])
+  if bytes then
+    moved, room = moved + 1, room - bytes
+  end
+  if room <= 0 and i < #named then return finish({ moved, i }) end
 end
 if #named > 0 then return finish({ moved, -1 }) end
 local ids, seen, more = buried_page(from, most, prefix, till, ARGV[9] == '1')

@@ -91,28 +91,30 @@ export async function drop(queue, counts) {
 /**
  * Asks which buried tasks, and deals with them in as many requests as it takes.
  *
- * `chosen` is a reason, or the ids of some tasks; neither: the dialog has fields for it.
+ * `chosen` is a reason, or the ids of some tasks; neither: the dialog has fields for it. What is
+ * buried after it began is left, so that tasks which fail at once are not dealt with for ever.
  */
 async function deal(queue, verb, done, { chosen, question, body = () => ({}), told }) {
   const open = !chosen;
   const answer = await ask({ ...question,
     fields: [...(question.fields ?? []), ...(open ? SELECTION : [])] });
   if (!answer) return false;
-  const some = open ? selected(answer) : chosen.ids ? { ids: chosen.ids } : ofReason(chosen.reason);
-  let wanted = some.count ?? Infinity;
+  const some = open ? selected(answer)
+    : chosen.ids ? { ids: chosen.ids } : { all: true, reason: chosen.reason };
+  let wanted = some.count ?? some.ids?.length ?? Infinity;
+  let began_ms = null;
   const piece = async () => {
+    const age_ms = began_ms === null || some.ids ? 0 : Math.floor(performance.now() - began_ms);
+    began_ms ??= performance.now();
     const { [done]: dealt, left = 0 } = await post(path`/v1/queues/${queue}/buried/` + verb,
-      { ...body(answer), ...some, ...(some.count ? { count: wanted } : {}) });
+      { ...body(answer), ...some, ...(some.count ? { count: wanted } : {}),
+        ...(age_ms ? { age_ms } : {}) });
     wanted -= dealt;
     return { done: dealt, left: Math.min(left, wanted) };
   };
   return act(() => inPieces(piece, (all, left) => `${told(answer)}: ${number(all)}`
     + (left ? `; left: ${number(left)}.` : ".")), (text) => text);
 }
-
-/** Those of one reason; of one that was cut within a letter, those that begin as it does. */
-const ofReason = (reason) => (reason.includes("\ufffd")
-  ? { all: true, reason_prefix: reason.split("\ufffd")[0] } : { all: true, reason });
 
 const words = (chosen) => (!chosen ? "Buried tasks"
   : chosen.ids ? `${counted(chosen.ids.length, "buried task")} that you chose`
