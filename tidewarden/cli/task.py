@@ -216,7 +216,10 @@ def peek(
 
 Every = Annotated[bool, typer.Option("--all", help="All of them.")]
 Reason = Annotated[
-    str, typer.Option("--reason", help="Only those buried for a reason that begins so.")
+    str | None,
+    typer.Option(
+        "--reason", help="Only those buried for a reason that begins so.", show_default=False
+    ),
 ]
 ReasonIs = Annotated[
     str | None,
@@ -235,7 +238,7 @@ def kick(
     ] = None,
     task_id: Annotated[str, typer.Option("--id", help="This one.", show_default=False)] = "",
     every: Every = False,
-    reason: Reason = "",
+    reason: Reason = None,
     reason_is: ReasonIs = None,
     age_ms: Age = None,
     payload: Annotated[
@@ -311,7 +314,7 @@ def purge(
     count: Annotated[
         int | None, typer.Option("--count", min=1, help="At most so many.", show_default=False)
     ] = None,
-    reason: Reason = "",
+    reason: Reason = None,
     reason_is: ReasonIs = None,
     age_ms: Age = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -395,7 +398,7 @@ def move(
         int | None, typer.Option("--count", min=1, help="At most so many.", show_default=False)
     ] = None,
     every: Every = False,
-    reason: Reason = "",
+    reason: Reason = None,
     reason_is: ReasonIs = None,
     age_ms: Age = None,
     url: Url = "",
@@ -418,16 +421,18 @@ def move(
 
 
 def _buried(
-    count: int | None, reason: str, reason_is: str | None, age_ms: int | None
+    count: int | None, reason: str | None, reason_is: str | None, age_ms: int | None
 ) -> list[str | int]:
     words = _chosen(count, reason, reason_is, age_ms)
     return words if count is not None else ["ALL", *words]
 
 
 def _chosen(
-    count: int | None, reason: str, reason_is: str | None, age_ms: int | None
+    count: int | None, reason: str | None, reason_is: str | None, age_ms: int | None
 ) -> list[str | int]:
-    reasons = {"REASON": reason or None, "REASONIS": reason_is}
+    if reason == "":  # as of a shell's variable that is not set
+        raise stop("--reason is empty, which every reason begins with: leave it out", USAGE)
+    reasons = {"REASON": reason, "REASONIS": reason_is}
     return _words({"COUNT": count, **reasons, "AGE": age_ms})
 
 

@@ -185,6 +185,7 @@ def test_a_cron_schedule_with_options(run: Run, node: Any) -> None:
         "queue kick q --all --id t",
         "queue kick q --all --payload p",
         "queue kick q --id t --reason-is no",
+        "queue purge q --state buried --reason= --yes",
         "queue kick q --id t --payload p --age-ms 9",
         "queue purge q --reason no --yes",
         "queue purge q --state ready --count 1 --yes",
