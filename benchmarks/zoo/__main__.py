@@ -77,6 +77,7 @@ NAMES = (
     "journal_flipped",
     "spoilt_answers",
     "short_lives",
+    "stores_away",
 )
 HERE = Path(__file__).parents[2]
 SEEDS_LONG = 3

@@ -287,6 +287,19 @@ class Ended(NamedTuple):
     """Its account's last refresh went well."""
     refused_before: bool = False
     """Its account had been refused since it was well."""
+    early: bool = False
+    """Not half of the time had passed until its account was due: somebody had it refreshed."""
+
+    @property
+    def kind(self) -> Kind:
+        """
+        Return the kind of evidence that the answer is.
+
+        A 429 to an early request shows a limit of the account: a few accounts whose workers ask
+        again and again must not slow all others.
+        """
+        kind = kind_of(self.verdict)
+        return "other" if kind == "limited" and self.early else kind
 
 
 class AnswerCounts:

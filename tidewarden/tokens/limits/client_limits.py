@@ -282,7 +282,7 @@ class ClientLimits:
             if self._news or self._tell_at_s == NEVER_S:
                 self._tell_in(self._left_s(TELL_APART_S if self._news else TELL_S, now_s))
             return verdict
-        kind = kind_of(verdict)
+        kind = ended.kind
         known_well = bool(self.known.record.well_ms) or verdict.pair is not None
         self.breaker.ended(account, verdict, kind, now_s, known_well=known_well)
         ill = kind in ("silent", "limited") or (kind in ("erring", "client") and ended.witness)

@@ -64,7 +64,9 @@ def _ended(account: str, verdict: Verdict, opened: Opened) -> Ended:
     witness = not troubles.outcome
     # In a quarantine none is counted.
     refused = troubles.refusals > 0 or is_refusal(troubles.outcome)
-    return Ended(account, verdict, witness, witness and opened.row.refreshed, refused)
+    row = opened.row
+    early = row.refreshed and 2 * (opened.now_ms - row.stored_ms) < row.due_ms - row.stored_ms
+    return Ended(account, verdict, witness, witness and row.refreshed, refused, early)
 
 
 class Refresher:

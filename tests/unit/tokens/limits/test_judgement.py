@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewarden.tokens.limits import judgement, throttle
-from tidewarden.tokens.limits.answer_counts import COUNTS, KEPT_MS, Bucket, Silence, Told, within
+from tidewarden.tokens.limits.answer_counts import (
+    COUNTS,
+    KEPT_MS,
+    Bucket,
+    Ended,
+    Silence,
+    Told,
+    within,
+)
 from tidewarden.tokens.limits.client_record import ClientEvent, ClientRecord, parse_record
 from tidewarden.tokens.limits.judgement import (
     ask_probe,
@@ -23,6 +31,7 @@ from tidewarden.tokens.limits.judgement import (
     release,
     set_quarantine,
 )
+from tidewarden.tokens.provider.token_response import Verdict
 
 WORDS = {"client": ("invalid_client", "HTTP 401"), "erring": ("unavailable", "HTTP 500")}
 STEP_MS = 250
@@ -662,3 +671,18 @@ def test_a_record_that_cannot_be_read_is_begun_anew() -> None:
     assert parse_record(b"") == ClientRecord()
     named = ClientRecord(rest_brief="brief").pack()
     assert parse_record(named.replace(b"brief", b"\xff\xff\xff\xff\xff")) == ClientRecord()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "early", "kind"),
+    [
+        ("rate_limited", False, "limited"),
+        ("rate_limited", True, "other"),
+        ("invalid_grant", True, "refused"),
+        ("ok", True, "ok"),
+    ],
+)
+def test_a_429_to_an_account_that_was_not_due_yet_is_no_evidence(
+    outcome: str, early: bool, kind: str
+) -> None:
+    assert Ended("a", Verdict(outcome, "account"), early=early).kind == kind
