@@ -8,8 +8,8 @@
  * What is waited for lasts by these clocks too: a time-out of 30 s is 30 s of theirs. A long wait is
  * made of short ones, so that it notices a new anchor. Processor time is left as it is.
  *
- * A processor counts its own ticks, which nothing here can change. Valkey times its periodic work by
- * them where /proc/cpuinfo says that they are regular; so that file is empty.
+ * A processor counts its own ticks, which nothing here can change. Valkey times its periodic work
+ * by them where /proc/cpuinfo says that they are regular; so that file is empty.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -251,6 +251,10 @@ static FILE *opened(const char *next, const char *path, const char *mode) {
     return machine_open(strcmp(path, "/proc/cpuinfo") ? path : "/dev/null", mode);
 }
 
-FILE *fopen(const char *restrict path, const char *restrict mode) { return opened("fopen", path, mode); }
+FILE *fopen(const char *restrict path, const char *restrict mode) {
+    return opened("fopen", path, mode);
+}
 
-FILE *fopen64(const char *restrict path, const char *restrict mode) { return opened("fopen64", path, mode); }
+FILE *fopen64(const char *restrict path, const char *restrict mode) {
+    return opened("fopen64", path, mode);
+}

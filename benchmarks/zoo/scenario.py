@@ -228,7 +228,7 @@ class Scenario:
     """Share of the healthy that may be late."""
 
     def __init__(self, *, quick: bool = False) -> None:
-        # On a busy machine a store that copies another falls behind by this clock: writes stop.
+        # One store takes less of a busy machine than three.
         short = {"one_store": True, **self.quick}
         for name, value in (short if quick else {}).items():
             setattr(self, name, value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -604,7 +604,7 @@ class Catalog:
 
     def time(self) -> asyncio.Future[list[bytes]]:
         """
-        Return the store's clock: whole seconds since 1970, and microseconds.
+        Return the store's clock: whole seconds since 1970, and microseconds; see :func:`clock_ms`.
 
         Raises (in the future): StoreDown.
         """
@@ -663,3 +663,9 @@ class Catalog:
 def _text(raw: bytes) -> str:
     """Decode a name; an unreadable one is no name of ours, and hides no other."""
     return raw.decode("utf-8", "replace")
+
+
+def clock_ms(answer: Sequence[bytes]) -> int:
+    """Return what :meth:`Catalog.time` has answered, in unix milliseconds."""
+    seconds, micros = map(int, answer)
+    return seconds * 1000 + micros // 1000

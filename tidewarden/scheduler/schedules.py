@@ -23,6 +23,7 @@ import msgspec
 
 from tidewarden.clock import in_turns
 from tidewarden.errors import BadArg, Exists, Field, Full, NotFound
+from tidewarden.queue.catalog import clock_ms
 from tidewarden.queue.put import put_error
 from tidewarden.queue.queues import Queues
 from tidewarden.queue.task import TaskSpec, check_id, check_name, check_range
@@ -216,8 +217,7 @@ class Schedules:
         """
         check_range(within_ms, "ms", 1, WITHIN_MS_MAX)
         rows = [row async for row in in_turns(await self.list()) if seen(row["name"])]
-        seconds, micros = await self._queues.catalog.time()
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        now_ms = clock_ms(await self._queues.catalog.time())
         return await outlook(rows, now_ms, now_ms + within_ms)
 
     async def list(self) -> list[dict[str, Any]]:

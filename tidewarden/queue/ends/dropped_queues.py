@@ -19,7 +19,7 @@ import msgspec
 
 from tidewarden.errors import BadArg, Error, Full, NotFound, Stale, StoreDown
 from tidewarden.queue.bulk import Bulk
-from tidewarden.queue.catalog import Catalog
+from tidewarden.queue.catalog import Catalog, clock_ms
 from tidewarden.queue.settings import Dropped, QueueSettings, dropped_from
 from tidewarden.queue.shards.resharding import Resharded
 from tidewarden.queue.shards.shard import Shard
@@ -72,7 +72,8 @@ class DroppedQueues:
         firm = catalog.durability.firm(self._link, settings.durability, f"{{{catalog.cluster}}}")
         # Before the shards are closed, which ends waits and holds up puts.
         await self._look(queue, shards, raw, force=force)
-        note = Dropped(settings.layout + 1, settings.shards, await self._now_ms(), free=free)
+        now_ms = clock_ms(await self._catalog.time())
+        note = Dropped(settings.layout + 1, settings.shards, now_ms, free=free)
         how: Closing = "unused_layout" if free else "last_layout" if force else "layout"
         if not await close(shards, note.layout, how):
             await catalog.keep_layout(queue, raw, settings, note.layout)
@@ -133,7 +134,7 @@ class DroppedQueues:
 
         The leader calls it. Raises: StoreDown.
         """
-        now_ms = await self._now_ms()
+        now_ms = clock_ms(await self._catalog.time())
         async for queue, raw in self._catalog.all_dropped():
             try:
                 note = dropped_from(queue, raw)
@@ -170,7 +171,3 @@ class DroppedQueues:
             "queue.note_dropped", queue, msgspec.json.encode(note), msgspec.json.encode(cleared)
         )
         return removed
-
-    async def _now_ms(self) -> int:
-        seconds, micros = await self._catalog.time()
-        return int(seconds) * 1000 + int(micros) // 1000

@@ -36,23 +36,19 @@ local function kick(name)
   return #t.payload
 end
 local named = id ~= '' and { id } or { unpack(ARGV, 10) }
-for i = 1, #named do
-  local bytes = redis.call('ZSCORE', key('buried'), named[i]) and kick(named[i])
-  if bytes then
-    moved, room = moved + 1, room - bytes
-  end
-  if room <= 0 and i < #named then return finish({ moved, i }) end
+local ids, seen, more = named, 0, false
+if #named == 0 then
+  ids, seen, more = buried_page(from, most, prefix, till, ARGV[9] == '1')
 end
-if #named > 0 then return finish({ moved, -1 }) end
-local ids, seen, more = buried_page(from, most, prefix, till, ARGV[9] == '1')
 for i = 1, #ids do
   -- A stray, or one that nobody can read, is passed by: the next round begins behind it.
-  local bytes = kick(ids[i])
+  local bytes = (#named == 0 or redis.call('ZSCORE', key('buried'), ids[i])) and kick(ids[i])
   if bytes then
     moved, room = moved + 1, room - bytes
   end
   if room <= 0 and i < #ids then
-    return finish({ moved, redis.call('ZRANK', key('buried'), ids[i + 1]) })
+    local place = #named > 0 and i or redis.call('ZRANK', key('buried'), ids[i + 1])
+    return finish({ moved, place })
   end
 end
 return finish({ moved, more and from + seen - moved or -1 })

@@ -10,14 +10,7 @@
 --         leased; 'KICKED': it is not buried any more, or since another time
 open()
 local id, payload, buried = ARGV[3], ARGV[4], int(5, 'buried', 0, NEVER)
-local t, r, unreadable = both_get(id)
-if unreadable then
-  refuse(
-    'INTERNAL a record of the task '
-      .. id
-      .. ' cannot be read: Q.CHECK sets it aside, Q.DELETE removes it'
-  )
-end
+local t, r = both_get(id, true)
 if not t then return finish('NOTFOUND') end
 local stood = redis.call('ZSCORE', key('buried'), id)
 if not stood then

@@ -20,14 +20,7 @@ local due_mode, due, limit_mode, limit =
   int(7, 'due', 0, NEVER),
   int(8, 'deadline mode', 0, 2),
   int(9, 'deadline', 0, NEVER)
-local t, r, unreadable = both_get(id)
-if unreadable then
-  refuse(
-    'INTERNAL a record of the task '
-      .. id
-      .. ' cannot be read: Q.CHECK sets it aside, Q.DELETE removes it'
-  )
-end
+local t, r = both_get(id, true)
 if not t then return finish('NOTFOUND') end
 local where = locate(id, t, r)
 if where == 'leased' and r.lease ~= lease or where ~= 'leased' and lease ~= 0 then

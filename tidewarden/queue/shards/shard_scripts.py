@@ -10,7 +10,7 @@ from typing import Any
 
 from tidewarden.clock import in_turns
 from tidewarden.errors import NotFound
-from tidewarden.queue.catalog import Catalog
+from tidewarden.queue.catalog import Catalog, clock_ms
 from tidewarden.store import Scripts
 from tidewarden.store.client import StoreClient
 from tidewarden.store.connection import Arg
@@ -140,8 +140,8 @@ class ShardScripts:
         records = (
             self._link.call("HMGET", f"{shard.keys[0]}:shard", "alarm", "tick") for shard in shards
         )
-        (seconds, micros), *found = await asyncio.gather(self._catalog.time(), *records)
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        now, *found = await asyncio.gather(self._catalog.time(), *records)
+        now_ms = clock_ms(now)
         return [_delay_ms(record, now_ms) for record in found]
 
     async def having(self, queues: Iterable[str], name: str) -> list[tuple[str, int]]:

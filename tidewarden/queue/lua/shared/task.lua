@@ -220,11 +220,21 @@ local function tries_get(id)
 end
 
 -- Both records of a task, and whether it is there and one of them cannot be read: then the first is
--- nil.
-local function both_get(id)
+-- nil. must: that is refused.
+local function both_get(id, must)
   local t, foreign = task_get(id)
   local r, unread = tries_get(id)
-  if foreign or unread then return nil, r, t ~= nil or foreign end
+  if foreign or unread then
+    local unreadable = t ~= nil or foreign
+    if unreadable and must then
+      refuse(
+        'INTERNAL a record of the task '
+          .. id
+          .. ' cannot be read: Q.CHECK sets it aside, Q.DELETE removes it'
+      )
+    end
+    return nil, r, unreadable
+  end
   return t, r, false
 end
 local function tries_put(id, r) redis.call('HSET', key('tries'), id, tries_encode(r)) end
