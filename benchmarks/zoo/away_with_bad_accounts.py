@@ -16,7 +16,7 @@ class AwayWithBadAccounts(Scenario):
         (
             (
                 "tokens/limits/throttle.py",
-                "share_of(record, kind, clock_ms, least) if getattr(counted, kind) else None",
+                "called_for(record, kind, clock_ms) if getattr(counted, kind) else None",
                 "None",
             ),
         ),

@@ -108,6 +108,13 @@ class Bucket(msgspec.Struct, array_like=True):
         return self.ok + self.limited + self.others
 
     @property
+    def served(self) -> int:
+        """
+        Return the number of answers that show the provider at work: new pairs, refused grants.
+        """
+        return self.ok + self.refused + self.unproven
+
+    @property
     def proven(self) -> int:
         """
         Return the number of answers that tell how accounts fare that were refreshed well before.
@@ -256,7 +263,7 @@ class Told:
     error_wait_ms: int = 0
     """The longest time that a provider's error named."""
     in_a_row: dict[Kind, int] = field(default_factory=dict)
-    """Witnesses that failed since this node's last good answer, by kind."""
+    """Witnesses that failed since this node last had an answer of a provider at work, by kind."""
     short: bool = False
     """The rate granted this node fewer requests than it asked for."""
     probe: bool | None = None
@@ -363,6 +370,8 @@ class AnswerCounts:
             told.error_wait_ms = max(told.error_wait_ms, wait_ms)
         if kind in ("erring", "client") and ended.witness:
             told.in_a_row[kind] = told.in_a_row.get(kind, 0) + 1
+        elif kind == "refused" and ended.witness:
+            told.in_a_row.clear()
         counts.erring += kind == "erring" and ended.witness
         counts.erring_again += kind == "erring" and not ended.witness
         counts.client += kind == "client" and ended.witness
@@ -387,7 +396,7 @@ class AnswerCounts:
         """Put back counts that could not be told, so that they are told with the next ones."""
         self._former.add(told.recent)
         self.untold.older.add(told.older)
-        if self.untold.recent.ok == 0:
+        if self.untold.recent.served == 0:
             for kind, failed in told.in_a_row.items():
                 self.untold.in_a_row[kind] = self.untold.in_a_row.get(kind, 0) + failed
         if self.untold.probe is None:

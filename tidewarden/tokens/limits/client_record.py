@@ -115,6 +115,14 @@ class Quarantine(msgspec.Struct, array_like=True):
     recovered: int = 0
     """Accounts that had failed and are well again, of all since the quarantine began."""
 
+    def sample_pause_ms(self, clock_ms: int) -> int:
+        """Return the milliseconds between two accounts of the sample, as things are now."""
+        return max(
+            SAMPLE_WELL_MS if self.accepted else SAMPLE_MS,
+            (clock_ms - self.since_ms) // SAMPLE_PART,
+            SAMPLE_APART_MS // max(1, self.refused),
+        )
+
 
 class Rate(msgspec.Struct, array_like=True):
     """Holds the requests a second that a provider seems to bear, and where it grows to next."""
@@ -176,7 +184,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
     roused_ms: int = 0
     """When the failing accounts were last tried anew."""
     in_a_row: dict[str, int] = msgspec.field(default_factory=dict)
-    """Witnesses that failed since an account was refreshed well, by kind …"""
+    """Witnesses that failed since an account was refreshed well, or refused, by kind …"""
     row_ms: int = 0
     """… and when the first of them did."""
     silences: dict[str, Silence] = msgspec.field(default_factory=dict)
@@ -205,11 +213,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
         found = self.quarantine
         if found is None or not self.sample_due(clock_ms):
             return False
-        found.sample_ms = clock_ms + max(
-            SAMPLE_WELL_MS if found.accepted else SAMPLE_MS,
-            (clock_ms - found.since_ms) // SAMPLE_PART,
-            SAMPLE_APART_MS // max(1, found.refused),
-        )
+        found.sample_ms = clock_ms + found.sample_pause_ms(clock_ms)
         return True
 
     def claim_rouse(self, clock_ms: int) -> bool:

@@ -135,9 +135,10 @@ def fold(record: ClientRecord, told: Told, clock_ms: int) -> list[ClientEvent]:
     counted = told.counted
     if counted.ok:
         record.well_ms, record.unproven = clock_ms, 0
-        record.in_a_row.clear()
     elif not record.well_ms:
         record.unproven += counted.unproven
+    if counted.served:
+        record.in_a_row.clear()
     if told.in_a_row and not record.in_a_row:
         record.row_ms = clock_ms
     for kind, failed in told.in_a_row.items():
@@ -401,8 +402,9 @@ def _sample(record: ClientRecord, found: Quarantine, told: Bucket, clock_ms: int
     found.sampled += accepted + again
     if found.by_operator:
         return
-    if accepted:
-        found.sample_ms = min(found.sample_ms, clock_ms + SAMPLE_WELL_MS)
+    # It was set when fewer had failed: among three each is asked once a minute.
+    pause_ms = SAMPLE_WELL_MS if accepted else found.sample_pause_ms(clock_ms)
+    found.sample_ms = min(found.sample_ms, clock_ms + pause_ms)
     if found.kind == "unproven" and record.well_ms:  # It is known now that some are well.
         record.quarantine = None
         _rouse(record, clock_ms)

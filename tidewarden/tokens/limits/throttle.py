@@ -15,9 +15,11 @@ start, RFC 9438, 4.10) until too many answers are 429 again.
 
 from __future__ import annotations
 
+import math
+
 from tidewarden.config.error_classes import Kind
 
-from .answer_counts import Bucket, Told, within
+from .answer_counts import Bucket, Told, total, within
 from .client_record import ClientRecord, Hold, Rate
 
 HOLD_WINDOWS_MS = (4_000, 30_000)
@@ -31,6 +33,14 @@ LEAST: dict[Kind, int] = {"client": 5, "erring": 10}
 """The least number of witnesses that met the same failure."""
 SHARED_LEAST = 3
 """So many witnesses make a failure a shared one, although a hold needs more."""
+CHANCE = 1e-5
+"""
+The probability below which so many failures are no chance at a provider that fails now and then …
+"""
+USUAL_MAX, USUAL_PRIOR = 0.5, 10
+"""
+… whose usual share of failures is at most the first, and begins with the second's good answers.
+"""
 PAUSE_MS = 2_000
 PAUSE_GROWTH = 1.5
 PROBES = 3
@@ -104,21 +114,49 @@ def share_of(
     Return how many witnesses met that kind, and of how many; None: too few, or not nearly all.
 
     All are those of the last moment or, where little comes, those since an account was refreshed
-    well. ``untold``: what a node has met with in the last moment and has not told yet.
+    well, or refused: a provider that refuses a grant is at work, and such an answer to a probe
+    would end a hold. ``untold``: what a node has met with in the last moment and has not told yet.
     """
     in_a_row = record.in_a_row.get(kind, 0) if clock_ms - record.row_ms < ROW_MS else 0
     in_a_row += getattr(untold, kind) if untold is not None else 0
-    if in_a_row >= least and not (untold is not None and untold.ok):
+    if in_a_row >= least and not (untold is not None and untold.served):
         return in_a_row, in_a_row
     for window_ms in HOLD_WINDOWS_MS:
         seen = within(record.buckets, max(record.opened_ms, clock_ms - window_ms))
         if untold is not None:
             seen.add(untold)
         failed = getattr(seen, kind)
-        asked = failed + seen.ok
+        asked = failed + seen.served
         if failed >= least and failed >= HELD_SHARE * asked:
             return failed, asked
     return None
+
+
+def called_for(
+    record: ClientRecord, kind: Kind, clock_ms: int, untold: Bucket | None = None
+) -> tuple[int, int] | None:
+    """
+    Return how many witnesses met that kind, and of how many, if all requests are to be held for it.
+
+    Where a part of the answers is of that kind for hours, as behind a balancer with one bad server,
+    as many in a row come by chance: there it takes more of them. The bound is Chernoff's (Annals of
+    Mathematical Statistics 23, 1952).
+    """
+    found = share_of(record, kind, clock_ms, LEAST[kind], untold)
+    if found is None:
+        return None
+    before_ms = clock_ms - HOLD_WINDOWS_MS[-1]
+    if record.in_a_row.get(kind):
+        before_ms = min(before_ms, record.row_ms)
+    before = total(bucket for bucket in record.buckets if bucket.since_ms < before_ms)
+    usually = getattr(before, kind)
+    usual = min(USUAL_MAX, usually / (usually + before.served + USUAL_PRIOR))
+    failed, asked = found
+    share = failed / asked
+    exponent = share * math.log(share / usual) if usual else math.inf
+    if share < 1:
+        exponent += (1 - share) * math.log((1 - share) / (1 - usual))
+    return found if math.exp(-asked * exponent) <= CHANCE else None
 
 
 def pause_ms(kind: str, probes: int, held_ms: int) -> int:
@@ -139,8 +177,8 @@ def judge_hold(record: ClientRecord, told: Told, clock_ms: int) -> None:
             end_hold(record, clock_ms)
         return
     counted = told.counted
-    for kind, least in LEAST.items():
-        found = share_of(record, kind, clock_ms, least) if getattr(counted, kind) else None
+    for kind in LEAST:
+        found = called_for(record, kind, clock_ms) if getattr(counted, kind) else None
         if found is not None:
             outcome, brief = told.words.get(kind, ("", ""))
             named_ms = min(told.error_wait_ms, NAMED_MS) if kind == "erring" else 0
@@ -206,8 +244,7 @@ def suspected(record: ClientRecord, untold: Bucket, clock_ms: int) -> bool:
     if too_many(untold.limited, untold.answered):
         return True
     return record.hold is None and any(
-        getattr(untold, kind) and share_of(record, kind, clock_ms, least, untold)
-        for kind, least in LEAST.items()
+        getattr(untold, kind) and called_for(record, kind, clock_ms, untold) for kind in LEAST
     )
 
 

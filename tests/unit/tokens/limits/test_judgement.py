@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import pytest
@@ -118,6 +119,39 @@ def test_where_little_comes_those_in_a_row_count_and_it_is_told_once() -> None:
     assert play.record.hold is not None
     assert play.record.hold.since_ms - 1_000_000 == 304_000
     assert play.events == ["breaker_open"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"erring": 2, "refused": 2, "ok": 1},
+        {"client": 1, "ok": 1},  # One of two servers does not know the new secret.
+        {"erring": 1, "ok": 1},
+    ],
+)
+def test_a_provider_that_fails_by_halves_has_no_holds_by_chance(
+    parts: dict[str, int], seed: int
+) -> None:
+    """Each would stop all accounts for seconds, and be told as an incident of its own."""
+    play, dice = Play(), Random(seed)
+    for _ in range(5400):
+        (kind,) = dice.choices(list(parts), list(parts.values()))
+        play.tell(**{kind: 1})
+        play.now_ms += 333
+    # The first may come before it is known how such a provider is usually.
+    assert play.events.count("breaker_open") <= 1
+    play.tell(**{next(iter(parts)): 30})
+    assert play.record.hold is not None
+
+
+@pytest.mark.parametrize("kind", ["client", "erring"])
+def test_a_few_grants_that_are_refused_hide_no_outage(kind: str) -> None:
+    play = Play()
+    play.run(10, ok=25)
+    play.now_ms += 4_000
+    play.tell(**{kind: 18, "refused": 1, "ok": 1})
+    assert play.record.hold is not None
 
 
 def test_an_outage_is_seen_at_once_although_all_was_well_just_before() -> None:
@@ -468,6 +502,16 @@ def test_few_accounts_of_a_quarantine_are_asked_once_a_minute() -> None:
     assert play.record.claim_sample(play.now_ms)
     assert not play.record.claim_sample(play.now_ms + 19_999)
     assert play.record.claim_sample(play.now_ms + 20_000)
+
+
+def test_the_next_is_asked_sooner_once_more_than_a_few_are_refused() -> None:
+    play = Play()
+    play.tell(refused=3)
+    assert play.record.claim_sample(play.now_ms)
+    play.now_ms += 1_000
+    play.tell(refused=100)
+    assert not play.record.claim_sample(play.now_ms + 9_999)
+    assert play.record.claim_sample(play.now_ms + 10_000)
 
 
 def test_a_quarantine_ends_when_no_more_are_left_than_fail_anyway() -> None:
