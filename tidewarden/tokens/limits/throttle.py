@@ -33,13 +33,14 @@ LEAST: dict[Kind, int] = {"client": 5, "erring": 10}
 """The least number of witnesses that met the same failure."""
 SHARED_LEAST = 3
 """So many witnesses make a failure a shared one, although a hold needs more."""
-CHANCE = 1e-5
+CHANCE = 1e-4
 """
 The probability below which so many failures are no chance at a provider that fails now and then …
 """
-USUAL_MAX, USUAL_PRIOR = 0.5, 10
+USUAL_MAX, USUAL_PRIOR = 0.7, 30
 """
-… whose usual share of failures is at most the first, and begins with the second's good answers.
+… whose usual share of failures is at most the first, so that an outage after an outage is held,
+too, and begins with so many good answers.
 """
 PAUSE_MS = 2_000
 PAUSE_GROWTH = 1.5
