@@ -143,7 +143,9 @@ def test_rights_to_some_accounts_are_not_to_every_one_but_to_a_part() -> None:
     assert rights.allow_every("token:write")
     assert rights.allow_part("token:read", "shop")
     assert not rights.allow_part("token:read", "bank")
-    assert not rights.accounts("token:read").every
+    found = rights.accounts("token:read")
+    assert not found.every
+    assert (found.allow_part("shop"), found.allow_part("bank")) == (True, False)
     assert rights.accounts("token:read", "token:write").every
     assert EVERY_ACCOUNT.every
     for every in ("token:read", "token:read:*", "token:read:*/*", "token:read:**/*"):

@@ -43,6 +43,8 @@ async def test_a_secret_alone_is_the_only_users(name: str) -> None:
     both = Users((ADMIN, READER), SystemClock(), loopback=False)
     with pytest.raises(WrongPass):
         await both.authenticate(name, "opensesame", "p")
+    with pytest.raises(WrongPass):
+        await users.authenticate("mallory", "opensesame", "p")
 
 
 @pytest.mark.parametrize(
