@@ -5,6 +5,7 @@ nothing said.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from support.cluster.processes import spawn, until
 
 from benchmarks.ports import free_ports
@@ -217,6 +219,64 @@ def test_token_reader(run: Callable[..., str]) -> None:
         r"sandbox/user-000001: Bearer \S+…, (fresh|expiring), generation \d+\nexpires in \d+ s\n",
         out,
     )
+
+
+def nango_rows(key: bytes) -> str:
+    """What the query of ``examples/nango_export.py`` prints: sealed, and in the API's form."""
+
+    def text(value: bytes) -> str:
+        return base64.b64encode(value).decode()
+
+    tokens = {
+        "type": "OAUTH2",
+        "refresh_token": "r-ada",
+        "access_token": "a-ada",
+        "expires_at": "2099-01-01T00:00:00.000Z",
+        "raw": {"scope": "read write"},
+    }
+    sealed = AESGCM(key).encrypt(b"twelve bytes", json.dumps(tokens).encode(), None)
+    names = {"provider_config_key": "sandbox-2023", "connection_config": {"subdomain": "acme"}}
+    rows = [
+        {
+            **names,
+            "connection_id": "nango-ada",
+            "credentials": {"encrypted_credentials": text(sealed[:-16])},
+            "credentials_iv": text(b"twelve bytes"),
+            "credentials_tag": text(sealed[-16:]),
+        },
+        {**names, "connection_id": "nango-bob", "credentials": {**tokens, "refresh_token": "r-bob"}},
+        {**names, "connection_id": "nango-key", "credentials": {"type": "API_KEY", "apiKey": "k"}},
+        {**names, "connection_id": "nango-cut", "credentials": {"encrypted_credentials": ""}},
+    ]
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def test_connections_of_nango_become_accounts(folder: Path, run: Callable[..., str]) -> None:
+    key = bytes(range(32))
+    argv = [sys.executable, "examples/nango_export.py", "--provider", "sandbox-2023=sandbox"]
+    environ = ENVIRON | {"NANGO_ENCRYPTION_KEY": base64.b64encode(key).decode()}
+
+    def exported(rows: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv, cwd=folder, env=environ | more, input=rows, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+
+    done = exported(nango_rows(key))
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "left out: sandbox-2023/nango-key (API_KEY): no refresh token",
+        "line 4: is no connection of Nango",
+    ]
+    (folder / "accounts.jsonl").write_text(done.stdout)
+    said = run("-m", "tidewarden", "token", "import", "accounts.jsonl")
+    assert said.startswith("2 accounts: 2 new")
+    assert run("-m", "tidewarden", "token", "get", "sandbox/nango-ada") == "a-ada\n"
+    shown = run("-m", "tidewarden", "token", "show", "sandbox/nango-bob")
+    assert re.search(r"^scope +read write$", shown, re.MULTILINE)
+    assert exported(nango_rows(bytes(32))).stderr.startswith("line 1: NANGO_ENCRYPTION_KEY is not")
+    assert exported(nango_rows(key), NANGO_ENCRYPTION_KEY="").stderr.startswith("line 1: its cred")
+    assert "FROM nango._nango_connections" in run("examples/nango_export.py", "--sql")
 
 
 def test_every_example_is_run_here() -> None:

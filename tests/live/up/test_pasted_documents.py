@@ -26,6 +26,8 @@ pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[3]
 LANGUAGES = ("sh", "py", "python")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BEANSTALKD = ("docs/beanstalkd.md", "docs/coming_from/beanstalkd.md")
+"""They need that door."""
 NODES = 3
 TIMES = {"--seconds 10": "--seconds 1", "MS 10000": "MS 1000", "ms=10000": "ms=1000"}
 """How long taps go on here."""
@@ -37,6 +39,7 @@ APART = {
     ("docs/client.md", "with client.lock"): "a part of a program",
     ("docs/client.md", "from tidewarden.client import AsyncTask"): "a part of a program",
     ("docs/client.md", "@worker.schedule"): "a part of a program",
+    ("docs/coming_from/cron-nango.md", "export NANGO"): "needs a Nango; test_examples has its rows",
     ("docs/http.md", "npm install"): "fetches packages; live/openapi does it",
     ("docs/operations.md", "export TIDEWARDEN_URL"): "other hosts",
     ("docs/performance.md", ""): "benchmarks",
@@ -81,7 +84,8 @@ def blocks(name: str) -> list[tuple[str, str]]:
 
 
 def documents() -> list[str]:
-    named = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    found = [path for folder in ("", "coming_from") for path in (ROOT / "docs" / folder).glob("*.md")]
+    named = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in found)]
     return [name for name in named if blocks(name)]
 
 
@@ -125,8 +129,8 @@ class Reader:
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def work(self, app: str) -> str:
-        """Run a worker until it has nothing left to do; what it logged."""
+    def work(self, app: str, queue: str) -> str:
+        """Run a worker until its queue has nothing left to do; what it logged."""
         log = self.folder / "worker.log"
         log.unlink(missing_ok=True)
         with pytest.MonkeyPatch.context() as patch:
@@ -135,7 +139,7 @@ class Reader:
             worker = spawn([sys.executable, "-m", "tidewarden", "worker", app], log)
         try:
             until(lambda: "works on" in log.read_text(), what="the worker works")
-            until(lambda: self.left("mails") == 0, what="the worker has done all")
+            until(lambda: self.left(queue) == 0, what="the worker has done all")
         finally:
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(40) == 0
@@ -187,13 +191,14 @@ def pasted(one: Reader, name: str) -> None:
         elif found := re.match(r"# (\w+)\.py\n", text):
             (one.folder / f"{found[1]}.py").write_text(text)
             one.paste([sys.executable, "-c"], f"import {found[1]}")
-            log = one.work(f"{found[1]}:worker")
+            (queue,) = re.findall(r'@worker\.task\("(\w+)"', text)
+            log = one.work(f"{found[1]}:worker", queue)
             assert "Traceback" not in log, log
         else:
             one.paste([sys.executable, "-c"], text)
 
 
-@pytest.mark.parametrize("name", [name for name in documents() if name != "docs/beanstalkd.md"])
+@pytest.mark.parametrize("name", [name for name in documents() if name not in BEANSTALKD])
 def test_what_is_pasted_works(usual: Reader, name: str) -> None:
     pasted(usual, name)
 
@@ -202,16 +207,16 @@ def test_nothing_that_was_pasted_poisons_the_worker_of_the_readme(usual: Reader)
     """Whatever the documents put, in whichever order, that worker can do."""
     if not (usual.folder / "shop.py").exists():
         pasted(usual, "README.md")  # once: within a minute its ids are put no second time
-    log = usual.work("shop:worker")
+    log = usual.work("shop:worker", "mails")
     assert "Traceback" not in log, log
     assert [name for name, row in usual.queues().items() if row["buried"]] == []
 
 
-def test_a_client_of_beanstalkd(tmp_path: Path) -> None:
-    name = "docs/beanstalkd.md"
+@pytest.mark.parametrize("name", BEANSTALKD)
+def test_a_client_of_beanstalkd(name: str, tmp_path: Path) -> None:
     (settings, *_) = [
         text
-        for language, text in BLOCK.findall((ROOT / name).read_text("utf-8"))
+        for language, text in BLOCK.findall((ROOT / BEANSTALKD[0]).read_text("utf-8"))
         if language == "toml"
     ]
     (tmp_path / "config.toml").write_text(settings)
