@@ -45,12 +45,15 @@ LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(?:#([^)\s]*))?\)")
 # Of Python and libraries, of other queues, headers of HTTP.
 NOT_OURS = {
     "CliRunner",
+    "Depends",
     "False",
+    "ImmediateBackend",
     "None",
     "Host",
     "Origin",
     "ParamSpec",
     "SystemExit",
+    "TestCase",
     "True",
 }
 NOT_SETTINGS = {"store.at", "store.embedded", "store.child", "vault.key"}

@@ -6,6 +6,7 @@ nothing said.
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from support.cluster.processes import spawn, until
@@ -202,10 +204,8 @@ def test_the_readmes_lines(folder: Path, run: Callable[..., str]) -> None:
     run("purge.py")
     (redis_lines,) = re.findall(r"```python\n(import redis\n.*?)```", readme, re.DOTALL)
     assert '"port": 7420' in redis_lines
-    base = tomllib.loads((folder / "tidewarden-data" / "n0" / "node.toml").read_text())["node"][
-        "base_port"
-    ]
-    (folder / "redis_lines.py").write_text(redis_lines.replace('"port": 7420', f'"port": {base}'))
+    redis_lines = redis_lines.replace('"port": 7420', f'"port": {base_port(folder)}')
+    (folder / "redis_lines.py").write_text(redis_lines)
     assert re.match(r'{"to": "bob@example.com"} under lease \d+\n', run("redis_lines.py"))
 
 
@@ -277,6 +277,169 @@ def test_connections_of_nango_become_accounts(folder: Path, run: Callable[..., s
     assert exported(nango_rows(bytes(32))).stderr.startswith("line 1: NANGO_ENCRYPTION_KEY is not")
     assert exported(nango_rows(key), NANGO_ENCRYPTION_KEY="").stderr.startswith("line 1: its cred")
     assert "FROM nango._nango_connections" in run("examples/nango_export.py", "--sql")
+
+
+def base_port(folder: Path) -> int:
+    """Of the node of ``tidewarden up`` there."""
+    node = tomllib.loads((folder / "tidewarden-data" / "n0" / "node.toml").read_text())["node"]
+    return int(node["base_port"])
+
+
+def test_fastapi_app(folder: Path) -> None:
+    port = free_ports(1)
+    environ = ENVIRON | {"API_URL": f"http://127.0.0.1:{base_port(folder) + 90}"}
+    argv = [sys.executable, "-m", "uvicorn", "examples.fastapi_app:app", "--port", str(port)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        served = spawn(argv, folder / "fastapi.log", environ=environ)
+    try:
+        log = folder / "fastapi.log"
+        until(lambda: "Application startup complete" in log.read_text(), what="it serves")
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as web:
+            assert web.get("/me/user-000001").json() == {"account": "user-000001"}
+            nobody = web.get("/me/nobody")
+            assert (nobody.status_code, nobody.json()["error"]) == (404, "NOTFOUND")
+            begun = web.post("/reports/of-fastapi")
+            assert (begun.status_code, begun.json()) == (202, {"id": "of-fastapi"})
+            assert web.get("/reports/of-fastapi").json()["state"] == "timeout"
+            worker = WorkerProcess(folder, "examples.worker_app:worker", "reports.log")
+            try:
+                until(lambda: web.get("/reports/of-fastapi").json()["state"] == "done")
+                made = json.loads(web.get("/reports/of-fastapi").json()["result"])
+                assert made["report"] == "of-fastapi"
+                assert web.post("/reports/of-fastapi").status_code == 202  # put no second time
+                assert worker.stop() == 0
+            finally:
+                worker.end()
+    finally:
+        served.send_signal(signal.SIGTERM)
+        served.wait(30)
+
+
+DJANGO_SETTINGS = """
+SECRET_KEY = "of a test"
+USE_TZ = True
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "site.sqlite3"}}
+"""
+DJANGO_ENQUEUES = """
+import datetime, json
+import django
+django.setup()
+from django.db import transaction
+from django.utils import timezone
+from shop_tasks import charge, count, welcome
+from tidewarden.client import Client
+from tidewarden.client.django.backend import our_priority
+from tidewarden.client.django.framework import TaskResultDoesNotExist
+
+def is_there(result):
+    try:
+        return bool(welcome.get_backend().get_result(result.id))
+    except TaskResultDoesNotExist:
+        return False
+
+class Undone(Exception): ...
+
+try:
+    with transaction.atomic():
+        undone = welcome.enqueue(8)
+        raise Undone
+except Undone:
+    pass
+with transaction.atomic():
+    kept = welcome.enqueue(7)
+    before = is_there(kept)
+later = welcome.using(run_after=timezone.now() + datetime.timedelta(hours=1)).enqueue(9)
+first = charge.using(priority=100).enqueue(5)
+summed = count.enqueue(numbers=[1, 2, 3])
+try:
+    welcome.enqueue(timezone.now())
+except TypeError:
+    refused = True
+with Client() as client:
+    info = client.queue("django.default").peek(first.id)
+print(json.dumps({
+    "undone": is_there(undone), "before": before, "kept": is_there(kept), "refused": refused,
+    "later": later.status, "priority": info.priority, "attempts": info.fields["attempts_max"],
+    "priorities": [our_priority(one) for one in (-100, 0, 100)],
+    "ids": [kept.id, first.id, summed.id, later.id],
+}))
+"""
+DJANGO_RESULTS = """
+import json, sys
+import django
+django.setup()
+from shop_tasks import welcome
+from tidewarden.client.django.framework import TaskResultDoesNotExist
+backend = welcome.get_backend()
+for one in sys.argv[1:]:
+    try:
+        result = backend.get_result(one)
+    except TaskResultDoesNotExist:
+        print(json.dumps(None))
+        continue
+    print(json.dumps({
+        "status": result.status, "value": result._return_value, "attempts": result.attempts,
+        "errors": [[error.exception_class.__name__, error.traceback] for error in result.errors],
+        "name": result.task.name, "args": result.args, "finished": result.finished_at is not None,
+    }))
+"""
+
+
+def test_djangos_tasks(folder: Path) -> None:
+    """As docs/django.md tells it, with Django's own framework or its backport."""
+    own = importlib.util.find_spec("django.tasks") is not None
+    text = (ROOT / "docs" / "django.md").read_text("utf-8")
+    found = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", text, re.DOTALL)
+    assert [name for name, _ in found] == ["settings", "shop_tasks", "shop_worker"]
+    (view,) = re.findall(r"```python\n# a view\n(.*?)```", text, re.DOTALL)
+    programs = dict(found) | {
+        "view": f"import django\ndjango.setup()\n{view}",
+        "enqueues": DJANGO_ENQUEUES,
+        "results": DJANGO_RESULTS,
+    }
+    programs["settings"] += DJANGO_SETTINGS.replace("site.sqlite3", str(folder / "site.sqlite3"))
+    programs["settings"] = programs["settings"].replace('"attempts": 3', '"attempts": 2')
+    for name, program in programs.items():
+        here = program if own else program.replace("from django.tasks", "from django_tasks")
+        (folder / f"{name}.py").write_text(here)
+    environ = ENVIRON | {"DJANGO_SETTINGS_MODULE": "settings"}
+
+    def run(*argv: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *argv], cwd=folder, env=environ, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "django.mails." in run("view.py")
+    said = json.loads(run("enqueues.py"))
+    ids = said.pop("ids")
+    assert said == {
+        "undone": False, "before": False, "kept": True, "refused": True, "later": "READY",
+        "priority": 0, "attempts": 2, "priorities": [99, 50, 0],
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DJANGO_SETTINGS_MODULE", "settings")
+        worker = WorkerProcess(folder, "shop_worker:worker", "django.log")
+    try:
+
+        def results() -> list[Any]:
+            rows = [json.loads(line) for line in run("results.py", *ids, "django.x.1").splitlines()]
+            ended = all(row["status"] in ("SUCCESSFUL", "FAILED") for row in rows[:3])
+            return rows if ended else []
+
+        kept, failed, summed, later, nothing = until(results, every_s=0.5, what="all have run")
+        assert worker.stop() == 0
+    finally:
+        worker.end()
+    assert (kept["status"], kept["value"], kept["args"]) == ("SUCCESSFUL", "welcomed 7", [7])
+    assert (kept["name"], kept["attempts"], kept["finished"]) == ("welcome", 1, True)
+    assert summed["value"] == {"sum": 6, "attempt": 1}
+    assert (failed["status"], failed["attempts"]) == ("FAILED", 2)
+    assert failed["errors"] == [["ValueError", "builtins.ValueError: no card for 5"]] * 2
+    assert (later["status"], later["finished"], nothing) == ("READY", False, None)
 
 
 def test_every_example_is_run_here() -> None:
