@@ -54,7 +54,7 @@ def client_of(pid: int) -> Client:
 
 
 def our_priority(priority: int) -> int:
-    """Return our priority, 0 to 99 with lower first, for Django's, -100 to 100 with higher first."""
+    """Return our priority (0 to 99, lower first) for Django's (-100 to 100, higher first)."""
     return round((100 - priority) * 99 / 200)
 
 
