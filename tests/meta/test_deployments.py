@@ -190,8 +190,8 @@ def test_the_pods_of_kubernetes_have_a_good_configuration(number: int, tmp_path:
     assert config.node.data_dir == mounts["data"]
     assert text.count(mounts["keys"]) == 2
     assert container["args"][-1] == mounts["config"]
+    (tmp_path / "config.toml").write_text(text.replace("/etc/tidewarden/keys", str(keys)))
     with pytest.raises(ConfigError, match="secret_hash"):  # as it stands it starts nothing
-        (tmp_path / "config.toml").write_text(text.replace("/etc/tidewarden/keys", str(keys)))
         load(str(tmp_path / "config.toml"), environ, {})
 
 

@@ -46,6 +46,7 @@ LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(?:#([^)\s]*))?\)")
 NOT_OURS = {
     "CliRunner",
     "Depends",
+    "DoNotSchedule",
     "False",
     "ImmediateBackend",
     "None",
@@ -240,10 +241,10 @@ def linked_documents() -> dict[Path, str]:
 def broken(path: Path, text: str) -> Iterator[str]:
     """The links of a document that lead to no file, or to no heading of it."""
     for link, anchor in LINK.findall(prose(text)):
-        target = (path.parent / link).resolve() if link else path
+        target = (path.parent / link).resolve()
         if not target.exists():
             yield link
-        elif anchor and anchor not in anchors(linked_documents().get(target, text)):
+        elif anchor and anchor not in anchors(linked_documents()[target] if link else text):
             yield f"{link}#{anchor}"
 
 
@@ -254,11 +255,13 @@ def test_every_link_leads_to_a_file_and_its_heading() -> None:
         for link in broken(path, text)
     ]
     assert not wrong, "\n".join(wrong)
-    assert sum(len(LINK.findall(prose(text))) for text in linked_documents().values()) > 500
+    assert sum(len(LINK.findall(prose(text))) for text in linked_documents().values()) > 300
 
 
 def test_what_is_a_broken_link() -> None:
-    text = "# A `b`, c & d\n[](#a-b-c--d) [](#e) [](gone.md) [](../README.md#layout) [](https://x/#y)"
+    text = (
+        "# A `b`, c & d\n[](#a-b-c--d) [](#e) [](gone.md) [](../README.md#layout) [](https://x/#y)"
+    )
     assert list(broken(ROOT / "docs" / "a.md", text)) == ["#e", "gone.md"]
     assert anchors("# a\n## a\n# a\n```\n# b\n```\n# [c](d.md)") == {"a", "a-1", "a-2", "c"}
 

@@ -244,7 +244,11 @@ def nango_rows(key: bytes) -> str:
             "credentials_iv": text(b"twelve bytes"),
             "credentials_tag": text(sealed[-16:]),
         },
-        {**names, "connection_id": "nango-bob", "credentials": {**tokens, "refresh_token": "r-bob"}},
+        {
+            **names,
+            "connection_id": "nango-bob",
+            "credentials": {**tokens, "refresh_token": "r-bob"},
+        },
         {**names, "connection_id": "nango-key", "credentials": {"type": "API_KEY", "apiKey": "k"}},
         {**names, "connection_id": "nango-cut", "credentials": {"encrypted_credentials": ""}},
     ]

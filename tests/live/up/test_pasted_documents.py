@@ -85,7 +85,9 @@ def blocks(name: str) -> list[tuple[str, str]]:
 
 
 def documents() -> list[str]:
-    found = [path for folder in ("", "coming_from") for path in (ROOT / "docs" / folder).glob("*.md")]
+    found = [
+        path for folder in ("", "coming_from") for path in (ROOT / "docs" / folder).glob("*.md")
+    ]
     named = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in found)]
     return [name for name in named if blocks(name)]
 

@@ -63,11 +63,13 @@ def call(alias: str, who: str, held: Held) -> Any:
     except (ImportError, TypeError, ValueError) as error:
         raise Unfit(str(error)) from error
     started_ms = unix_ms(timezone.now())
+    # Django counts attempts by them; who made the earlier ones is not kept.
+    worker_ids = ["unknown"] * (held.attempt - 1) + [who]
+    started_at = moment(started_ms)
     known = {
-        "started_at": moment(started_ms),
-        "last_attempted_at": moment(started_ms),
-        # Django counts attempts by them; who made the earlier ones is not kept.
-        "worker_ids": ["unknown"] * (held.attempt - 1) + [who],
+        "started_at": started_at,
+        "last_attempted_at": started_at,
+        "worker_ids": worker_ids,
     }
     sender = type(task_backends[alias])
     result = message.result(task, held.id, TaskResultStatus.RUNNING, **known)
@@ -77,7 +79,7 @@ def call(alias: str, who: str, held: Held) -> Any:
         context = (TaskContext(task_result=result),) if task.takes_context else ()
         value = task.call(*context, *message.args, **message.kwargs)
         finished_ms = unix_ms(timezone.now())
-        told = acknowledgement(message, value, started_ms, finished_ms, known["worker_ids"])
+        told = acknowledgement(message, value, started_ms, finished_ms, worker_ids)
     except Exception as error:
         fail(held, sender, result, error)
         return None
