@@ -326,7 +326,7 @@ USE_TZ = True
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "site.sqlite3"}}
 """
 DJANGO_ENQUEUES = """
-import datetime, json
+import asyncio, datetime, json
 import django
 django.setup()
 from django.db import transaction
@@ -355,7 +355,7 @@ with transaction.atomic():
     before = is_there(kept)
 later = welcome.using(run_after=timezone.now() + datetime.timedelta(hours=1)).enqueue(9)
 first = charge.using(priority=100).enqueue(5)
-summed = count.enqueue(numbers=[1, 2, 3])
+summed = asyncio.run(count.aenqueue(numbers=[1, 2, 3]))
 try:
     welcome.enqueue(timezone.now())
 except TypeError:
