@@ -62,7 +62,7 @@ soak: setup
 
 docs: $(DOCS_VENV)/.ready
 	@$(DOCS_VENV)/bin/python docs/site_source.py build/site-source
-	@$(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 	@echo "build/site; to look at it: $(PYTHON) -m http.server --bind 127.0.0.1 --directory build/site"
 
 $(DOCS_VENV)/.ready: pyproject.toml
