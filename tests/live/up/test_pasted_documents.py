@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import greenstalk
 import pytest
 from support.cluster.processes import spawn, until
 
@@ -49,6 +50,14 @@ APART = {
     ("docs/testing.md", ""): "tests",
     ("docs/tokens.md", "import base64"): "a receiver that serves for ever; live/tokens has one",
 }
+SAYS = {
+    "docs/coming_from/beanstalkd.md": ("hello", "1 moved"),
+    "docs/coming_from/celery-rq.md": ("done welcomed 7, attempt 1", "KeyError: 'user'"),
+    "docs/coming_from/cron-nango.md": (" done at ", "3 accounts: 3 new"),
+    "docs/coming_from/sidekiq-faktory.md": ('"reason":"IOError: no mail"', '"kicked":0'),
+    "docs/coming_from/sqs.md": ("{'n': 19} received 1 times", '"acked":true'),
+}
+"""What is printed, where a program that does nothing would end well, too."""
 QUEUES = (
     'curl -s -H "Authorization: Bearer admin:$(cat tidewarden-data/secrets/admin.secret)"'
     " http://127.0.0.1:7421/v1/queues"
@@ -99,6 +108,7 @@ class Reader:
         self.folder = folder
         self.up = up
         self._base = base
+        self.beanstalkd = base + 4
         tools = folder / "bin"
         tools.mkdir()
         (tools / "python").symlink_to(sys.executable)
@@ -184,13 +194,15 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     )
 
 
-def pasted(one: Reader, name: str) -> None:
+def pasted(one: Reader, name: str) -> str:
+    """Paste all blocks of a document; what they printed."""
     (one.folder / "shell").write_text("")
+    said = ""
     for language, text in blocks(name):
         if language == "sh":
             # Variables of one block are there in the next, as in the reader's shell.
             around = f"set -a; . ./shell\n{text}\nexport -p > shell"
-            one.paste(["bash", "-euo", "pipefail", "-c"], around)
+            said += one.paste(["bash", "-euo", "pipefail", "-c"], around)
         elif found := re.match(r"# (\w+)\.py\n", text):
             (one.folder / f"{found[1]}.py").write_text(text)
             one.paste([sys.executable, "-c"], f"import {found[1]}")
@@ -198,12 +210,15 @@ def pasted(one: Reader, name: str) -> None:
             log = one.work(f"{found[1]}:worker", queue)
             assert "Traceback" not in log, log
         else:
-            one.paste([sys.executable, "-c"], text)
+            said += one.paste([sys.executable, "-c"], text)
+    return said
 
 
 @pytest.mark.parametrize("name", [name for name in documents() if name not in BEANSTALKD])
 def test_what_is_pasted_works(usual: Reader, name: str) -> None:
-    pasted(usual, name)
+    said = pasted(usual, name)
+    for text in SAYS.get(name, ()):
+        assert text in said
 
 
 def test_nothing_that_was_pasted_poisons_the_worker_of_the_readme(usual: Reader) -> None:
@@ -224,9 +239,15 @@ def test_a_client_of_beanstalkd(name: str, tmp_path: Path) -> None:
     ]
     (tmp_path / "config.toml").write_text(settings)
     for one in reader(tmp_path, "--nodes", "1", "--config", "config.toml"):
-        for language, text in blocks(name):
-            if language != "sh":  # which is what runs here
-                one.paste([sys.executable, "-c"], text)
+        with greenstalk.Client(("127.0.0.1", one.beanstalkd), use="mail") as old:
+            old.put("to be moved")
+        said = "".join(
+            one.paste([sys.executable, "-c"], text)
+            for language, text in blocks(name)
+            if language != "sh"  # which is what runs here
+        )
+        for text in SAYS.get(name, ()):
+            assert text in said
 
 
 def test_each_exception_is_there() -> None:
