@@ -2,7 +2,7 @@
 Serve a web application that calls a provider's API, and has slow work done elsewhere.
 
     tidewarden up --sandbox 100                          # in one terminal
-    pip install fastapi uvicorn
+    pip install fastapi uvicorn 'tidewarden[httpx]'
     uvicorn examples.fastapi_app:app                     # in another, in the same folder
     curl http://127.0.0.1:8000/me/user-000001
     curl -X POST http://127.0.0.1:8000/reports/page-1

@@ -7,7 +7,8 @@ Turn connections of Nango into lines for ``tidewarden token import``.
 Each line of standard input is a connection as JSON: a row of that query, whose credentials are
 opened with the NANGO_ENCRYPTION_KEY of Nango's server, or an answer of Nango's API,
 ``GET /connections/ID?provider_config_key=KEY&refresh_token=true``. What has no refresh token is
-left out, and named on standard error; the exit code is 1 if any line could not be read.
+left out, and named on standard error; the exit code is 1 if any line could not be read. It needs
+the package cryptography, which tidewarden[server] brings.
 
 docs/coming_from/cron-nango.md has the whole story.
 """
