@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# What builds the site is no part of the tests' environment.
+DOCS_VENV := .docs-venv
 STAMP  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q --dist loadfile
 # Tests start hundreds of Python processes; where this is set, each would compile everything anew.
@@ -11,11 +13,12 @@ DATA   ?= tidewarden-data
 SECONDS ?= 600
 SEED   ?= 1
 
-.PHONY: help setup run test check bench soak clean
+.PHONY: help setup run test check bench soak docs clean
 help:
 	@echo "make run    a three-node cluster that keeps 2,000 sandbox accounts fresh (Ctrl-C stops it)"
 	@echo "make test   every test        make check  format, lint, types and the quick tests"
 	@echo "make bench  beside the peers  make soak   long fault runs    make clean  remove .venv, .bench-venv and $(DATA)"
+	@echo "make docs   the documents as a site with search, in build/site"
 
 setup: $(STAMP)
 $(STAMP): pyproject.toml
@@ -57,5 +60,17 @@ soak: setup
 	@SOAK_SECONDS=$(SECONDS) SOAK_SEED=$(SEED) RAFT_SEED=$(SEED)000 $(BIN)/python -m pytest -q -s -m soak
 	@$(BIN)/python -m benchmarks.zoo --seed $(SEED)
 
+docs: $(DOCS_VENV)/.ready
+	@$(DOCS_VENV)/bin/python docs/site_source.py build/site-source
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	@echo "build/site; to look at it: $(PYTHON) -m http.server --bind 127.0.0.1 --directory build/site"
+
+$(DOCS_VENV)/.ready: pyproject.toml
+	@echo "setting up $(DOCS_VENV) (once) ..."
+	@$(PYTHON) -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --group docs
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .bench-venv $(DATA) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench-venv $(DOCS_VENV) $(DATA) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """
-The unit files and the compose file of ``examples/``: they are read by their own readers, and fit
-our configuration.
+The unit files and the compose file of ``examples/``, and the manifests for Kubernetes: they are
+read by their own readers, and fit our configuration.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
 from tidewarden.config.load import check_secret, load
+from tidewarden.errors import ConfigError
 from tidewarden.histograms import KINDS, LONG_S, QUICK_S
 from tidewarden.node.daemon import DRAIN_S, HAND_OVER_S
 from tidewarden.node.os_process import END_S
@@ -28,6 +30,7 @@ FIGURES = {
     *(f"tidewarden_{name}_{part}" for name in KINDS for part in ("bucket", "sum", "count")),
 }
 EXAMPLES = Path(__file__).parents[2] / "examples"
+KUBERNETES = EXAMPLES.parent / "deploy" / "kubernetes"
 
 
 @pytest.mark.parametrize("name", ["tidewarden", "tidewarden-store", "tidewarden-up"])
@@ -102,6 +105,94 @@ def test_the_compose_files_nodes_have_a_good_configuration(name: str, tmp_path: 
     assert store["networks"]["default"]["aliases"] == [name]
     assert node["network_mode"] == node["pid"] == f"service:{name}-store"
     assert list(node["depends_on"]) == [f"{name}-store"]
+
+
+def manifests() -> list[dict[str, Any]]:
+    """All objects of all files."""
+    files = sorted(KUBERNETES.glob("*.yaml"))
+    return [one for path in files for one in yaml.safe_load_all(path.read_text("utf-8"))]
+
+
+def manifest(kind: str, name: str = "tidewarden") -> dict[str, Any]:
+    """The one of this kind and name."""
+    (found,) = [
+        one for one in manifests() if (one["kind"], one["metadata"]["name"]) == (kind, name)
+    ]
+    return found
+
+
+def test_kubernetes_takes_the_manifests() -> None:
+    """By the schemas of its API, in which no field is unknown."""
+    assert len(manifests()) == 7
+    for one in manifests():
+        kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+    broken = manifest("StatefulSet")
+    broken["spec"]["podManagementPolicies"] = "Parallel"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_pods_find_each_other_and_end_one_at_a_time() -> None:
+    nodes, policy = manifest("Service", "tidewarden-nodes")["spec"], manifest("NetworkPolicy")
+    pods = manifest("StatefulSet")["spec"]
+    # None could become ready if it were found only then, or started only after another.
+    assert (nodes["clusterIP"], nodes["publishNotReadyAddresses"]) == ("None", True)
+    assert (pods["serviceName"], pods["podManagementPolicy"]) == ("tidewarden-nodes", "Parallel")
+    assert manifest("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    labels = pods["template"]["metadata"]["labels"]
+    for selector in (
+        nodes["selector"],
+        manifest("Service")["spec"]["selector"],
+        pods["selector"]["matchLabels"],
+        manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        policy["spec"]["podSelector"]["matchLabels"],
+    ):
+        assert selector == labels
+    assert {one["metadata"]["namespace"] for one in manifests() if one["kind"] != "Namespace"} == {
+        manifest("Namespace")["metadata"]["name"]
+    }
+    spec = pods["template"]["spec"]
+    (container,) = spec["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports == {"resp": 7420, "http": 7421, "raft": 7422, "store": 7423}
+    assert {one["targetPort"] for one in nodes["ports"]} == set(ports)
+    for probe, path in (("startup", "live"), ("liveness", "live"), ("readiness", "ready")):
+        asked = container[f"{probe}Probe"]["httpGet"]
+        assert (asked["path"], asked["port"]) == (f"/health/{path}", "http")
+    assert spec["terminationGracePeriodSeconds"] > HAND_OVER_S + DRAIN_S + 20
+    assert spec["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_the_pods_of_kubernetes_have_a_good_configuration(number: int, tmp_path: Path) -> None:
+    text = manifest("ConfigMap")["data"]["config.toml"]
+    hashed = "sha256$" + "0" * 64
+    assert text.count('secret_hash = "REPLACE') == 1
+    filled = re.sub(r'(secret_hash = )".*"', rf'\1"{hashed}"', text)
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    told = (KUBERNETES / "tidewarden.yaml").read_text("utf-8")
+    for name in ("cluster.key", "vault.key"):
+        assert f"--from-literal={name}=" in told
+        (keys / name).write_text("a secret")
+    (tmp_path / "config.toml").write_text(filled.replace("/etc/tidewarden/keys", str(keys)))
+    pods = manifest("StatefulSet")["spec"]
+    (container,) = pods["template"]["spec"]["containers"]
+    pod = f"tidewarden-{number}"
+    environ = {one["name"]: one.get("value", pod) for one in container["env"]}
+    config = load(str(tmp_path / "config.toml"), environ, {})
+    assert config.node.name == pod
+    assert config.replicated
+    assert len(config.cluster.members) == pods["replicas"] == 3
+    where = f"{pod}.{pods['serviceName']}.tidewarden.svc:7420"
+    assert config.cluster.members[pod] == where
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    assert config.node.data_dir == mounts["data"]
+    assert text.count(mounts["keys"]) == 2
+    assert container["args"][-1] == mounts["config"]
+    (tmp_path / "config.toml").write_text(text.replace("/etc/tidewarden/keys", str(keys)))
+    with pytest.raises(ConfigError, match="secret_hash"):  # as it stands it starts nothing
+        load(str(tmp_path / "config.toml"), environ, {})
 
 
 def alerts() -> list[dict[str, Any]]:

@@ -1,10 +1,16 @@
-"""What documents say of words, figures, settings and files is what the code does."""
+"""
+What documents say of words, figures, settings and files is what the code does, and their links lead
+somewhere.
+"""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pysyncobj
@@ -35,16 +41,20 @@ NO_DOOR = {"UNREACHABLE", "CONFIG"}  # the SDK's, and the command line's
 AS_IN_REDIS = {"NOPROTO", "EXECABORT"}
 # of the status, modules, a file
 NOT_FILES = {"shop.py"}
+LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(?:#([^)\s]*))?\)")
 # Of Python and libraries, of other queues, headers of HTTP.
 NOT_OURS = {
     "CliRunner",
+    "Depends",
+    "DoNotSchedule",
     "False",
+    "ImmediateBackend",
     "None",
     "Host",
     "Origin",
     "ParamSpec",
-    "ShardingStrategy",
     "SystemExit",
+    "TestCase",
     "True",
 }
 NOT_SETTINGS = {"store.at", "store.embedded", "store.child", "vault.key"}
@@ -174,7 +184,7 @@ def test_documents_name_files_that_there_are() -> None:
     """The whole path from the root or from the package, or its end."""
     files = [
         path.relative_to(ROOT).as_posix()
-        for folder in ("tidewarden", "tests", "benchmarks", "examples", "docs")
+        for folder in ("tidewarden", "tests", "benchmarks", "deploy", "examples", "docs")
         for path in (ROOT / folder).rglob("*.*")
     ] + [path.name for path in ROOT.glob("*.*")]
     for path, text in DOCS.items():
@@ -202,11 +212,92 @@ def test_docstrings_and_comments_name_modules_that_there_are() -> None:
         assert not gone | (named - files), path.name
 
 
+def prose(text: str) -> str:
+    """A document without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(text: str) -> set[str]:
+    """What a link may name of a document: its headings, as GitHub writes them."""
+    seen: Counter[str] = Counter()
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return found
+
+
+@functools.cache
+def linked_documents() -> dict[Path, str]:
+    """All documents, those for contributors and of decisions included."""
+    return {
+        path: path.read_text("utf-8")
+        for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    }
+
+
+def broken(path: Path, text: str) -> Iterator[str]:
+    """The links of a document that lead to no file, or to no heading of it."""
+    for link, anchor in LINK.findall(prose(text)):
+        target = (path.parent / link).resolve()
+        if not target.exists():
+            yield link
+        elif anchor and anchor not in anchors(linked_documents()[target] if link else text):
+            yield f"{link}#{anchor}"
+
+
+def test_every_link_leads_to_a_file_and_its_heading() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {link}"
+        for path, text in linked_documents().items()
+        for link in broken(path, text)
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert sum(len(LINK.findall(prose(text))) for text in linked_documents().values()) > 300
+
+
+def test_what_is_a_broken_link() -> None:
+    text = (
+        "# A `b`, c & d\n[](#a-b-c--d) [](#e) [](gone.md) [](../README.md#layout) [](https://x/#y)"
+    )
+    assert list(broken(ROOT / "docs" / "a.md", text)) == ["#e", "gone.md"]
+    assert anchors("# a\n## a\n# a\n```\n# b\n```\n# [c](d.md)") == {"a", "a-1", "a-2", "c"}
+
+
+def test_each_question_has_one_answer() -> None:
+    """Each line of the list of tasks is a link; no question stands there twice."""
+    text = linked_documents()[ROOT / "docs" / "howto.md"]
+    lines = [line for line in text.splitlines() if line.startswith("- ")]
+    asked = [re.fullmatch(r"- \[([^\]]+\?)\]\([^)]+\)", line) for line in lines]
+    assert [line for line, found in zip(lines, asked, strict=True) if found is None] == []
+    questions = Counter(found[1] for found in asked if found)
+    assert len(questions) > 50
+    assert max(questions.values()) == 1
+
+
+def test_who_comes_from_elsewhere_is_told_what_is_not_there() -> None:
+    """The pages for that are in the list of tasks and on the site, and each is honest."""
+    pages = sorted((ROOT / "docs" / "coming_from").glob("*.md"))
+    listed = linked_documents()[ROOT / "docs" / "howto.md"]
+    site = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert len(pages) > 5
+    for page in pages:
+        assert f"coming_from/{page.name}" in listed
+        assert f"docs/coming_from/{page.name}" in site
+        text = linked_documents()[page]
+        assert "## What is not there" in text or "**—** means" in text, page.name
+
+
 def test_documents_name_classes_that_there_are() -> None:
+    """Words in the first column of a table of *Coming from* are the other system's."""
     classes = set(re.findall(r"^\s*class (\w+)", "\n".join(PYTHON.values()), re.MULTILINE))
     for path, text in DOCS.items():
-        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-        named = set(re.findall(r"`([A-Z][a-z]+[A-Za-z]*)(?:\.[\w()]+)?`", prose))
+        said = prose(text)
+        if path.parent.name == "coming_from":
+            said = re.sub(r"^\|[^|]*\|", "|", said, flags=re.MULTILINE)
+        named = set(re.findall(r"`([A-Z][a-z]+[A-Za-z]*)(?:\.[\w()]+)?`", said))
         assert not named - classes - NOT_OURS, path.name
 
 

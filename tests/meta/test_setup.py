@@ -1,10 +1,15 @@
-"""``make setup`` on a machine whose Python lacks what makes virtual environments, as Debian's may."""
+"""
+``make setup`` on a machine whose Python lacks what makes virtual environments, as Debian's may; and
+the site of ``make docs``.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +69,41 @@ def test_a_half_made_environment_is_made_anew(folder: Path) -> None:
     made = setup(folder)
     assert made.returncode == 0, made.stderr
     assert "-m pip install" in (folder / "asked").read_text()
+
+
+def mkdocs() -> str:
+    """The generator, where ``make docs`` or somebody else has installed it."""
+    beside = (ROOT / ".docs-venv" / "bin" / "mkdocs", Path(sys.executable).parent / "mkdocs")
+    program = next((str(one) for one in beside if one.exists()), None)
+    if program is None:
+        pytest.skip("mkdocs-material is not here: make docs installs it")
+    return program
+
+
+@pytest.mark.thorough
+def test_the_site_is_built_and_a_broken_link_is_an_error(tmp_path: Path) -> None:
+    program = mkdocs()
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    source = tmp_path / "build" / "site-source"
+
+    def built() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program, "build", "--strict"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    subprocess.run([sys.executable, ROOT / "docs" / "site_source.py", source], check=True)
+    done = built()
+    assert done.returncode == 0, done.stderr
+    site = tmp_path / "build" / "site"
+    index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
+    found = {one["location"] for one in index["docs"]}
+    assert {"index.html", "docs/protocol.html#qreasons", "docs/howto.html#begin"} <= found
+    assert (site / "examples" / "compose.yaml").exists()
+    pages = "".join(path.read_text("utf-8") for path in site.rglob("*.html"))
+    assert "fonts.googleapis.com" not in pages
+    with (source / "README.md").open("a") as readme:
+        readme.write("\n[nowhere](docs/protocol.md#nothing-of-that-name)\n")
+    done = built()
+    assert done.returncode != 0
+    assert "nothing-of-that-name" in done.stderr

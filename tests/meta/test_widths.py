@@ -60,9 +60,12 @@ def code() -> Iterator[Path]:
     for folder in ("tidewarden", "benchmarks"):
         yield from (ROOT / folder).rglob("*.py")
         yield from (ROOT / folder).rglob("*.lua")
-    found = (path for path in (ROOT / "examples").rglob("*") if path.is_file())
-    yield from (path for path in found if path.suffix != ".json")
+    for folder in ("deploy", "examples"):
+        found = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+        yield from (path for path in found if path.suffix != ".json")
     yield ROOT / "config.toml"
+    yield ROOT / "docs" / "site_source.py"
+    yield ROOT / "mkdocs.yml"
 
 
 def test_lines_of_code_end_at_100_columns() -> None:

@@ -5,6 +5,8 @@ nothing said.
 
 from __future__ import annotations
 
+import base64
+import importlib.util
 import json
 import os
 import re
@@ -16,7 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from support.cluster.processes import spawn, until
 
 from benchmarks.ports import free_ports
@@ -200,10 +204,8 @@ def test_the_readmes_lines(folder: Path, run: Callable[..., str]) -> None:
     run("purge.py")
     (redis_lines,) = re.findall(r"```python\n(import redis\n.*?)```", readme, re.DOTALL)
     assert '"port": 7420' in redis_lines
-    base = tomllib.loads((folder / "tidewarden-data" / "n0" / "node.toml").read_text())["node"][
-        "base_port"
-    ]
-    (folder / "redis_lines.py").write_text(redis_lines.replace('"port": 7420', f'"port": {base}'))
+    redis_lines = redis_lines.replace('"port": 7420', f'"port": {base_port(folder)}')
+    (folder / "redis_lines.py").write_text(redis_lines)
     assert re.match(r'{"to": "bob@example.com"} under lease \d+\n', run("redis_lines.py"))
 
 
@@ -217,6 +219,231 @@ def test_token_reader(run: Callable[..., str]) -> None:
         r"sandbox/user-000001: Bearer \S+…, (fresh|expiring), generation \d+\nexpires in \d+ s\n",
         out,
     )
+
+
+def nango_rows(key: bytes) -> str:
+    """What the query of ``examples/nango_export.py`` prints: sealed, and in the API's form."""
+
+    def text(value: bytes) -> str:
+        return base64.b64encode(value).decode()
+
+    tokens = {
+        "type": "OAUTH2",
+        "refresh_token": "r-ada",
+        "access_token": "a-ada",
+        "expires_at": "2099-01-01T00:00:00.000Z",
+        "raw": {"scope": "read write"},
+    }
+    sealed = AESGCM(key).encrypt(b"twelve bytes", json.dumps(tokens).encode(), None)
+    names = {"provider_config_key": "sandbox-2023", "connection_config": {"subdomain": "acme"}}
+    rows = [
+        {
+            **names,
+            "connection_id": "nango-ada",
+            "credentials": {"encrypted_credentials": text(sealed[:-16])},
+            "credentials_iv": text(b"twelve bytes"),
+            "credentials_tag": text(sealed[-16:]),
+        },
+        {
+            **names,
+            "connection_id": "nango-bob",
+            "credentials": {**tokens, "refresh_token": "r-bob"},
+        },
+        {**names, "connection_id": "nango-key", "credentials": {"type": "API_KEY", "apiKey": "k"}},
+        {**names, "connection_id": "nango-cut", "credentials": {"encrypted_credentials": ""}},
+    ]
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def test_connections_of_nango_become_accounts(folder: Path, run: Callable[..., str]) -> None:
+    key = bytes(range(32))
+    argv = [sys.executable, "examples/nango_export.py", "--provider", "sandbox-2023=sandbox"]
+    environ = ENVIRON | {"NANGO_ENCRYPTION_KEY": base64.b64encode(key).decode()}
+
+    def exported(rows: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv, cwd=folder, env=environ | more, input=rows, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+
+    done = exported(nango_rows(key))
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "left out: sandbox-2023/nango-key (API_KEY): no refresh token",
+        "line 4: is no connection of Nango",
+    ]
+    (folder / "accounts.jsonl").write_text(done.stdout)
+    said = run("-m", "tidewarden", "token", "import", "accounts.jsonl")
+    assert said.startswith("2 accounts: 2 new")
+    assert run("-m", "tidewarden", "token", "get", "sandbox/nango-ada") == "a-ada\n"
+    shown = run("-m", "tidewarden", "token", "show", "sandbox/nango-bob")
+    assert re.search(r"^scope +read write$", shown, re.MULTILINE)
+    assert exported(nango_rows(bytes(32))).stderr.startswith("line 1: NANGO_ENCRYPTION_KEY is not")
+    assert exported(nango_rows(key), NANGO_ENCRYPTION_KEY="").stderr.startswith("line 1: its cred")
+    assert "FROM nango._nango_connections" in run("examples/nango_export.py", "--sql")
+
+
+def base_port(folder: Path) -> int:
+    """Of the node of ``tidewarden up`` there."""
+    node = tomllib.loads((folder / "tidewarden-data" / "n0" / "node.toml").read_text())["node"]
+    return int(node["base_port"])
+
+
+def test_fastapi_app(folder: Path) -> None:
+    port = free_ports(1)
+    environ = ENVIRON | {"API_URL": f"http://127.0.0.1:{base_port(folder) + 90}"}
+    argv = [sys.executable, "-m", "uvicorn", "examples.fastapi_app:app", "--port", str(port)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        served = spawn(argv, folder / "fastapi.log", environ=environ)
+    try:
+        log = folder / "fastapi.log"
+        until(lambda: "Application startup complete" in log.read_text(), what="it serves")
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as web:
+            assert web.get("/me/user-000001").json() == {"account": "user-000001"}
+            nobody = web.get("/me/nobody")
+            assert (nobody.status_code, nobody.json()["error"]) == (404, "NOTFOUND")
+            begun = web.post("/reports/of-fastapi")
+            assert (begun.status_code, begun.json()) == (202, {"id": "of-fastapi"})
+            assert web.get("/reports/of-fastapi").json()["state"] == "timeout"
+            worker = WorkerProcess(folder, "examples.worker_app:worker", "reports.log")
+            try:
+                until(lambda: web.get("/reports/of-fastapi").json()["state"] == "done")
+                made = json.loads(web.get("/reports/of-fastapi").json()["result"])
+                assert made["report"] == "of-fastapi"
+                assert web.post("/reports/of-fastapi").status_code == 202  # put no second time
+                assert worker.stop() == 0
+            finally:
+                worker.end()
+    finally:
+        served.send_signal(signal.SIGTERM)
+        served.wait(30)
+
+
+DJANGO_SETTINGS = """
+SECRET_KEY = "of a test"
+USE_TZ = True
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "site.sqlite3"}}
+"""
+DJANGO_ENQUEUES = """
+import asyncio, datetime, json
+import django
+django.setup()
+from django.db import transaction
+from django.utils import timezone
+from shop_tasks import charge, count, welcome
+from tidewarden.client import Client
+from tidewarden.client.django.backend import our_priority
+from tidewarden.client.django.framework import TaskResultDoesNotExist
+
+def is_there(result):
+    try:
+        return bool(welcome.get_backend().get_result(result.id))
+    except TaskResultDoesNotExist:
+        return False
+
+class Undone(Exception): ...
+
+try:
+    with transaction.atomic():
+        undone = welcome.enqueue(8)
+        raise Undone
+except Undone:
+    pass
+with transaction.atomic():
+    kept = welcome.enqueue(7)
+    before = is_there(kept)
+later = welcome.using(run_after=timezone.now() + datetime.timedelta(hours=1)).enqueue(9)
+first = charge.using(priority=100).enqueue(5)
+summed = asyncio.run(count.aenqueue(numbers=[1, 2, 3]))
+try:
+    welcome.enqueue(timezone.now())
+except TypeError:
+    refused = True
+with Client() as client:
+    info = client.queue("django.default").peek(first.id)
+print(json.dumps({
+    "undone": is_there(undone), "before": before, "kept": is_there(kept), "refused": refused,
+    "later": later.status, "priority": info.priority, "attempts": info.fields["attempts_max"],
+    "priorities": [our_priority(one) for one in (-100, 0, 100)],
+    "ids": [kept.id, first.id, summed.id, later.id],
+}))
+"""
+DJANGO_RESULTS = """
+import json, sys
+import django
+django.setup()
+from shop_tasks import welcome
+from tidewarden.client.django.framework import TaskResultDoesNotExist
+backend = welcome.get_backend()
+for one in sys.argv[1:]:
+    try:
+        result = backend.get_result(one)
+    except TaskResultDoesNotExist:
+        print(json.dumps(None))
+        continue
+    print(json.dumps({
+        "status": result.status, "value": result._return_value, "attempts": result.attempts,
+        "errors": [[error.exception_class.__name__, error.traceback] for error in result.errors],
+        "name": result.task.name, "args": result.args, "finished": result.finished_at is not None,
+    }))
+"""
+
+
+def test_djangos_tasks(folder: Path) -> None:
+    """As docs/django.md tells it, with Django's own framework or its backport."""
+    own = importlib.util.find_spec("django.tasks") is not None
+    text = (ROOT / "docs" / "django.md").read_text("utf-8")
+    found = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", text, re.DOTALL)
+    assert [name for name, _ in found] == ["settings", "shop_tasks", "shop_worker"]
+    (view,) = re.findall(r"```python\n# a view\n(.*?)```", text, re.DOTALL)
+    programs = dict(found) | {
+        "view": f"import django\ndjango.setup()\n{view}",
+        "enqueues": DJANGO_ENQUEUES,
+        "results": DJANGO_RESULTS,
+    }
+    programs["settings"] += DJANGO_SETTINGS.replace("site.sqlite3", str(folder / "site.sqlite3"))
+    programs["settings"] = programs["settings"].replace('"attempts": 3', '"attempts": 2')
+    for name, program in programs.items():
+        here = program if own else program.replace("from django.tasks", "from django_tasks")
+        (folder / f"{name}.py").write_text(here)
+    environ = ENVIRON | {"DJANGO_SETTINGS_MODULE": "settings"}
+
+    def run(*argv: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *argv], cwd=folder, env=environ, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "django.mails." in run("view.py")
+    said = json.loads(run("enqueues.py"))
+    ids = said.pop("ids")
+    assert said == {
+        "undone": False, "before": False, "kept": True, "refused": True, "later": "READY",
+        "priority": 0, "attempts": 2, "priorities": [99, 50, 0],
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DJANGO_SETTINGS_MODULE", "settings")
+        worker = WorkerProcess(folder, "shop_worker:worker", "django.log")
+    try:
+
+        def results() -> list[Any]:
+            rows = [json.loads(line) for line in run("results.py", *ids, "django.x.1").splitlines()]
+            ended = all(row["status"] in ("SUCCESSFUL", "FAILED") for row in rows[:3])
+            return rows if ended else []
+
+        kept, failed, summed, later, nothing = until(results, every_s=0.5, what="all have run")
+        assert worker.stop() == 0
+    finally:
+        worker.end()
+    assert (kept["status"], kept["value"], kept["args"]) == ("SUCCESSFUL", "welcomed 7", [7])
+    assert (kept["name"], kept["attempts"], kept["finished"]) == ("welcome", 1, True)
+    assert summed["value"] == {"sum": 6, "attempt": 1}
+    assert (failed["status"], failed["attempts"]) == ("FAILED", 2)
+    assert failed["errors"] == [["ValueError", "builtins.ValueError: no card for 5"]] * 2
+    assert (later["status"], later["finished"], nothing) == ("READY", False, None)
 
 
 def test_every_example_is_run_here() -> None:

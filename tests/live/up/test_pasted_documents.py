@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import greenstalk
 import pytest
 from support.cluster.processes import spawn, until
 
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[3]
 LANGUAGES = ("sh", "py", "python")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BEANSTALKD = ("docs/beanstalkd.md", "docs/coming_from/beanstalkd.md")
+"""They need that door."""
 NODES = 3
 TIMES = {"--seconds 10": "--seconds 1", "MS 10000": "MS 1000", "ms=10000": "ms=1000"}
 """How long taps go on here."""
@@ -37,6 +40,8 @@ APART = {
     ("docs/client.md", "with client.lock"): "a part of a program",
     ("docs/client.md", "from tidewarden.client import AsyncTask"): "a part of a program",
     ("docs/client.md", "@worker.schedule"): "a part of a program",
+    ("docs/coming_from/cron-nango.md", "export NANGO"): "needs a Nango; test_examples has its rows",
+    ("docs/django.md", ""): "needs a project; live/up/test_examples makes one of it",
     ("docs/http.md", "npm install"): "fetches packages; live/openapi does it",
     ("docs/operations.md", "export TIDEWARDEN_URL"): "other hosts",
     ("docs/performance.md", ""): "benchmarks",
@@ -45,6 +50,14 @@ APART = {
     ("docs/testing.md", ""): "tests",
     ("docs/tokens.md", "import base64"): "a receiver that serves for ever; live/tokens has one",
 }
+SAYS = {
+    "docs/coming_from/beanstalkd.md": ("hello", "1 moved"),
+    "docs/coming_from/celery-rq.md": ("done welcomed 7, attempt 1", "KeyError: 'user'"),
+    "docs/coming_from/cron-nango.md": (" done at ", "3 accounts: 3 new"),
+    "docs/coming_from/sidekiq-faktory.md": ('"reason":"IOError: no mail"', '"kicked":0'),
+    "docs/coming_from/sqs.md": ("{'n': 19} received 1 times", '"acked":true'),
+}
+"""What is printed, where a program that does nothing would end well, too."""
 QUEUES = (
     'curl -s -H "Authorization: Bearer admin:$(cat tidewarden-data/secrets/admin.secret)"'
     " http://127.0.0.1:7421/v1/queues"
@@ -81,7 +94,10 @@ def blocks(name: str) -> list[tuple[str, str]]:
 
 
 def documents() -> list[str]:
-    named = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    found = [
+        path for folder in ("", "coming_from") for path in (ROOT / "docs" / folder).glob("*.md")
+    ]
+    named = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in found)]
     return [name for name in named if blocks(name)]
 
 
@@ -92,6 +108,7 @@ class Reader:
         self.folder = folder
         self.up = up
         self._base = base
+        self.beanstalkd = base + 4
         tools = folder / "bin"
         tools.mkdir()
         (tools / "python").symlink_to(sys.executable)
@@ -125,8 +142,8 @@ class Reader:
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def work(self, app: str) -> str:
-        """Run a worker until it has nothing left to do; what it logged."""
+    def work(self, app: str, queue: str) -> str:
+        """Run a worker until its queue has nothing left to do; what it logged."""
         log = self.folder / "worker.log"
         log.unlink(missing_ok=True)
         with pytest.MonkeyPatch.context() as patch:
@@ -135,7 +152,7 @@ class Reader:
             worker = spawn([sys.executable, "-m", "tidewarden", "worker", app], log)
         try:
             until(lambda: "works on" in log.read_text(), what="the worker works")
-            until(lambda: self.left("mails") == 0, what="the worker has done all")
+            until(lambda: self.left(queue) == 0, what="the worker has done all")
         finally:
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(40) == 0
@@ -177,48 +194,60 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     )
 
 
-def pasted(one: Reader, name: str) -> None:
+def pasted(one: Reader, name: str) -> str:
+    """Paste all blocks of a document; what they printed."""
     (one.folder / "shell").write_text("")
+    said = ""
     for language, text in blocks(name):
         if language == "sh":
             # Variables of one block are there in the next, as in the reader's shell.
             around = f"set -a; . ./shell\n{text}\nexport -p > shell"
-            one.paste(["bash", "-euo", "pipefail", "-c"], around)
+            said += one.paste(["bash", "-euo", "pipefail", "-c"], around)
         elif found := re.match(r"# (\w+)\.py\n", text):
             (one.folder / f"{found[1]}.py").write_text(text)
             one.paste([sys.executable, "-c"], f"import {found[1]}")
-            log = one.work(f"{found[1]}:worker")
+            (queue,) = re.findall(r'@worker\.task\("(\w+)"', text)
+            log = one.work(f"{found[1]}:worker", queue)
             assert "Traceback" not in log, log
         else:
-            one.paste([sys.executable, "-c"], text)
+            said += one.paste([sys.executable, "-c"], text)
+    return said
 
 
-@pytest.mark.parametrize("name", [name for name in documents() if name != "docs/beanstalkd.md"])
+@pytest.mark.parametrize("name", [name for name in documents() if name not in BEANSTALKD])
 def test_what_is_pasted_works(usual: Reader, name: str) -> None:
-    pasted(usual, name)
+    said = pasted(usual, name)
+    for text in SAYS.get(name, ()):
+        assert text in said
 
 
 def test_nothing_that_was_pasted_poisons_the_worker_of_the_readme(usual: Reader) -> None:
     """Whatever the documents put, in whichever order, that worker can do."""
     if not (usual.folder / "shop.py").exists():
         pasted(usual, "README.md")  # once: within a minute its ids are put no second time
-    log = usual.work("shop:worker")
+    log = usual.work("shop:worker", "mails")
     assert "Traceback" not in log, log
     assert [name for name, row in usual.queues().items() if row["buried"]] == []
 
 
-def test_a_client_of_beanstalkd(tmp_path: Path) -> None:
-    name = "docs/beanstalkd.md"
+@pytest.mark.parametrize("name", BEANSTALKD)
+def test_a_client_of_beanstalkd(name: str, tmp_path: Path) -> None:
     (settings, *_) = [
         text
-        for language, text in BLOCK.findall((ROOT / name).read_text("utf-8"))
+        for language, text in BLOCK.findall((ROOT / BEANSTALKD[0]).read_text("utf-8"))
         if language == "toml"
     ]
     (tmp_path / "config.toml").write_text(settings)
     for one in reader(tmp_path, "--nodes", "1", "--config", "config.toml"):
-        for language, text in blocks(name):
-            if language != "sh":  # which is what runs here
-                one.paste([sys.executable, "-c"], text)
+        with greenstalk.Client(("127.0.0.1", one.beanstalkd), use="mail") as old:
+            old.put("to be moved")
+        said = "".join(
+            one.paste([sys.executable, "-c"], text)
+            for language, text in blocks(name)
+            if language != "sh"  # which is what runs here
+        )
+        for text in SAYS.get(name, ()):
+            assert text in said
 
 
 def test_each_exception_is_there() -> None:
