@@ -10,6 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import typer
     from typer.models import CommandInfo, TyperInfo
 
@@ -39,6 +41,8 @@ VERBS = (
 )
 
 COMPLETES = "_TIDEWARDEN_COMPLETE"
+COLUMNS_MAX = 100
+"""Of a help, on however wide a terminal."""
 
 if sys.argv[1:2] == ["node"]:
     # SIGHUP has a node read its users anew. Until it can, which takes it a second or two, the
@@ -67,7 +71,8 @@ def command_line(*verbs: str) -> typer.Typer:
         epilog=EXIT_CODES,
         no_args_is_help=True,
         pretty_exceptions_enable=False,  # its traces show local variables, secrets among them
-        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,  # to import rich takes as long as the rest of a help
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": COLUMNS_MAX},
     )
     app.callback()(root)  # without one typer would take a lone verb for the whole program
     for verb in verbs:
@@ -82,6 +87,19 @@ def command_line(*verbs: str) -> typer.Typer:
     ):
         command.help = flowing(command.callback.__doc__ or "")
     return app
+
+
+def program(*verbs: str) -> Callable[[], None]:
+    """Return what runs the command line with these ``verbs``."""
+    from typer.main import get_command
+
+    command = get_command(command_line(*verbs))
+    for option in command.params:
+        # Of what was not given, as the shell's completion, typer asks pydantic whether it may be
+        # None: that takes longer to import than a help has.
+        if getattr(option, "is_flag", False) and option.default is None:
+            option.default = False
+    return command
 
 
 def _verbs(group: TyperInfo) -> list[CommandInfo]:
@@ -106,4 +124,4 @@ def main() -> None:
     named = [
         verb for verb in VERBS if verb in (words if COMPLETES in os.environ else sys.argv)[1:2]
     ]
-    command_line(*(named or VERBS))()
+    program(*(named or VERBS))()

@@ -15,7 +15,7 @@ from support.doors.command_line import Run, app, node, run
 
 import tidewarden
 from tidewarden import errors
-from tidewarden.cli.connection import addresses, shown
+from tidewarden.cli.connection import Broken, addresses, dial, shown
 from tidewarden.cli.options import DATA_DIR
 from tidewarden.cli.output import cell
 from tidewarden.config.load import check_secret
@@ -157,6 +157,25 @@ def test_a_wrong_address_is_exit_code_2(run: Run, words: list[str], tmp_path: Pa
     result = run(*words, "--data-dir", str(tmp_path / "mistyped"), url=False)
     assert result.exit_code == 2
     assert f"{tmp_path}/mistyped: found no data of `tidewarden up` there" in result.stderr
+
+
+def test_an_option_of_an_address_that_cannot_be_used_is_exit_code_2(run: Run) -> None:
+    for option, said in (("db=3", "there is no option 'db'"), ("ca=absent", "ca=absent: No such")):
+        result = run("status", "--url", f"rediss://me:hush@127.0.0.1?{option}")
+        assert result.exit_code == 2
+        assert said in result.stderr
+        assert "hush" not in result.stderr
+
+
+def test_an_answer_that_does_not_come_in_time_breaks_the_line(node: Any) -> None:
+    late = threading.Event()
+    node.answers = {"R.STATUS": lambda _: late.wait(30) and None}
+    line = dial(node.url, 0.1)
+    with pytest.raises(Broken, match=r"no answer within 0\.1 s"):
+        line.call("R.STATUS")
+    with pytest.raises(Broken):
+        line.call("Q.LIST")
+    late.set()
 
 
 @pytest.mark.parametrize("words", [("queue", "list"), ("status",)])

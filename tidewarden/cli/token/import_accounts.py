@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
-import redis
 import typer
-from rich.console import Console
 
-from tidewarden.cli.connection import NodeLine, connected
-from tidewarden.cli.options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
+from tidewarden.cli.connection import NodeError, NodeLine, NotAuthenticated, connected
+from tidewarden.cli.options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, server_part, stop
 from tidewarden.cli.output import cell, print_json
 
 from .account_file import COLUMNS, AccountLine, NotAccounts, lines_of, rows
-from .progress import ProgressLine
-from .sealed import KeyFile, PassphraseEnv, import_sealed
+from .export import KeyFile, PassphraseEnv
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 BATCH_ROWS = 500
 BATCH_BYTES = 262_144
@@ -146,9 +146,13 @@ def import_(
 
     tidewarden token import accounts.sealed --key-file transfer.key
     """
+    from .progress import ProgressLine
+
     if key_file or passphrase_env:
         if keep or provider:
             raise stop("--keep and --provider are not for a sealed file", USAGE)
+        with server_part():
+            from .sealed import import_sealed
         import_sealed(file, key_file, passphrase_env, lambda: connected(url, data_dir), as_json)
         return
     tally = Tally()
@@ -174,7 +178,7 @@ def import_(
                 )
         except NotAccounts as error:
             raise stop(f"{file}: {error}", USAGE) from None
-        except redis.RedisError:
+        except NodeError:
             if tally.stored:
                 before = (
                     f"stored before this: {accounts(tally.stored)}; run it again, that repeats"
@@ -247,7 +251,7 @@ def _put(
     for row, answer in zip(good, answers, strict=True):
         if not isinstance(answer, Exception):
             tally.note(answer[1], answer[2])
-        elif isinstance(answer, redis.AuthenticationError) or str(answer).startswith(FOR_ALL):
+        elif isinstance(answer, NotAuthenticated) or str(answer).startswith(FOR_ALL):
             stopped = answer
         else:
             word, _, said = str(answer).partition(" ")
