@@ -32,7 +32,8 @@ def came():
     global before
     names, before = set(sys.modules) - before, set(sys.modules)
     tops = {name.partition(".")[0] for name in names}
-    foreign = {name for name in tops if name not in sys.stdlib_module_names and name[:1] != "_"}
+    known = sys.stdlib_module_names | {"cython_runtime"}  # which is in memory alone
+    foreign = {name for name in tops - known if name[:1] != "_"}
     return sorted(foreign), sorted(names)
 """
 HELPS = """

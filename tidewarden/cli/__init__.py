@@ -10,8 +10,6 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import typer
     from typer.models import CommandInfo, TyperInfo
 
@@ -60,10 +58,11 @@ def command_line(*verbs: str) -> typer.Typer:
     """
     import typer
 
-    from .options import EXIT_CODES, root
+    from .options import EXIT_CODES, Group, root
 
     app = typer.Typer(
         name="tidewarden",
+        cls=Group,
         help=(
             "A cluster daemon that keeps OAuth tokens fresh: a deadline-ordered delay queue under"
             " an elected leader."
@@ -78,7 +77,7 @@ def command_line(*verbs: str) -> typer.Typer:
     for verb in verbs:
         module = importlib.import_module(f"{__name__}.{verb}")
         if hasattr(module, "app"):
-            app.add_typer(module.app, name=verb)
+            app.add_typer(module.app, name=verb, cls=Group)
         else:
             app.command(verb)(getattr(module, verb))
     for command in (
@@ -87,19 +86,6 @@ def command_line(*verbs: str) -> typer.Typer:
     ):
         command.help = flowing(command.callback.__doc__ or "")
     return app
-
-
-def program(*verbs: str) -> Callable[[], None]:
-    """Return what runs the command line with these ``verbs``."""
-    from typer.main import get_command
-
-    command = get_command(command_line(*verbs))
-    for option in command.params:
-        # Of what was not given, as the shell's completion, typer asks pydantic whether it may be
-        # None: that takes longer to import than a help has.
-        if getattr(option, "is_flag", False) and option.default is None:
-            option.default = False
-    return command
 
 
 def _verbs(group: TyperInfo) -> list[CommandInfo]:
@@ -124,4 +110,4 @@ def main() -> None:
     named = [
         verb for verb in VERBS if verb in (words if COMPLETES in os.environ else sys.argv)[1:2]
     ]
-    program(*(named or VERBS))()
+    command_line(*(named or VERBS))()

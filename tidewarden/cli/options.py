@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 REFUSED = 1
 USAGE = 2
@@ -65,6 +66,23 @@ SetFlags = Annotated[
 AsJson = Annotated[
     bool, typer.Option("--json", help="Answer with JSON on standard output, for programs.")
 ]
+
+
+class Group(TyperGroup):
+    """
+    Groups verbs. Its flags that were not given are False.
+
+    Of None, which --help and the shell's completion are else, typer asks pydantic whether it is a
+    bool, and that takes longer to import than all of a help.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return its options, --help among them."""
+        params = super().get_params(ctx)
+        for option in params:
+            if getattr(option, "is_flag", False) and option.default is None:
+                option.default = False
+        return params
 
 
 def _version(wanted: bool) -> None:

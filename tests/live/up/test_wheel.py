@@ -34,9 +34,9 @@ from tidewarden.client import Client
 
 with Client() as client:
     mails = client.queue("mails")
-    mails.put("ada", id="direct")
+    mails.put("ada")
     with mails.take(wait_ms=20_000) as task:
-        print(task.id, task.text)
+        print(task.text)
     hellos = client.queue("hellos")
     print(hellos.wait(hellos.put("ada"), timeout_ms=60_000).result.decode())
 """
@@ -227,7 +227,7 @@ def test_the_client_works_with_a_node_that_runs(
     worker = spawn([tidewarden, "worker", "shop:worker"], cluster / "worker.log")
     try:
         done = run([str(client / "python"), "-c", PROGRAM], cluster)
-        assert (done.returncode, done.stdout) == (0, "direct ada\nhello ada\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, "ada\nhello ada\n"), done.stderr
         for words in (["status"], ["queue", "stats", "mails"], ["token", "stats"], ["doctor"]):
             asked = run([tidewarden, *words], cluster)
             assert asked.returncode == 0, asked.stderr

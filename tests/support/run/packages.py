@@ -52,6 +52,4 @@ def modules_of(distributions: Iterable[str]) -> set[str]:
 @functools.cache
 def server_modules() -> set[str]:
     """What cannot be imported where the package is installed without the extra of a node."""
-    return modules_of(
-        asked_for([*CLIENT, *EXTRAS["server"]]).keys() - asked_for(CLIENT).keys()
-    )
+    return modules_of(asked_for([*CLIENT, *EXTRAS["server"]]).keys() - asked_for(CLIENT).keys())

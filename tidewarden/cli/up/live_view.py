@@ -48,8 +48,8 @@ BAR_CELLS_NARROW = 10
 BESIDE_BAR_CELLS = 50
 """State, number, meaning and the gaps between: what is left of a narrow terminal is the bar's."""
 ROWS_LOW = 32
-"""A terminal with fewer rows shows the first hints only."""
-HINTS_LOW = 2
+"""A terminal with fewer rows shows the first hint only."""
+HINTS_LOW = 1
 COLUMNS = (
     *("node", "role", "epoch", "pid", "state", "store", "store pid"),
     *("Redis clients", "HTTP", "restarts"),

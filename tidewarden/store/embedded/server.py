@@ -24,6 +24,7 @@ from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Store
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.store.child_process import how_ended, kill_group, stop_child
+from tidewarden.store.preflight import EMBEDDED, FORMATS, FSYNC_KEY
 from tidewarden.store.redis_py import (
     BusyLoadingError,
     NoBackoff,
@@ -33,7 +34,6 @@ from tidewarden.store.redis_py import (
     ResponseError,
     Retry,
 )
-from tidewarden.store.preflight import EMBEDDED, FORMATS, FSYNC_KEY
 
 from .credentials import store_password
 from .server_folder import ServerFolder, ServerProcess, Setting
