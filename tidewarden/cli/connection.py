@@ -44,11 +44,11 @@ class Broken(NodeError):
 
 
 class Refused(NodeError):
-    """A node's refusal, in its words: ``NOTFOUND There is no queue 'x'.``"""
+    """A node refused, in words such as ``NOTFOUND There is no queue 'x'``."""
 
 
 class NotAuthenticated(Refused):
-    """A node's refusal to whom it does not know; the words are without NOAUTH or WRONGPASS."""
+    """A node does not know the user; the words are without NOAUTH or WRONGPASS."""
 
 
 def addresses(url: str, data_dir: Path) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,8 @@ from .export import KeyFile, PassphraseEnv
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from .progress import ProgressLine
 
 BATCH_ROWS = 500
 BATCH_BYTES = 262_144
@@ -146,14 +148,10 @@ def import_(
 
     tidewarden token import accounts.sealed --key-file transfer.key
     """
-    from .progress import ProgressLine
-
     if key_file or passphrase_env:
         if keep or provider:
             raise stop("--keep and --provider are not for a sealed file", USAGE)
-        with server_part():
-            from .sealed import import_sealed
-        import_sealed(file, key_file, passphrase_env, lambda: connected(url, data_dir), as_json)
+        _import_sealed(file, key_file, passphrase_env, lambda: connected(url, data_dir), as_json)
         return
     tally = Tally()
     with ExitStack() as stack:
@@ -166,7 +164,7 @@ def import_(
         total_bytes = Path(file).stat().st_size if file != "-" else 0
         node = stack.enter_context(connected(url, data_dir))
         known, without = _known(node, provider)
-        pace = stack.enter_context(ProgressLine("importing", total_bytes))
+        pace = stack.enter_context(_progress(total_bytes))
         options = ("KEEP", "VERBOSE") if keep else ("VERBOSE",)
         try:
             for batch, size_bytes in _batches(rows(lines_of(source), provider, known, without)):
@@ -195,6 +193,19 @@ def import_(
         _hint(tally)
     if tally.bad:
         raise typer.Exit(REFUSED)
+
+
+def _import_sealed(*words: Any) -> None:
+    """Import a sealed file, see :func:`import_sealed`."""
+    with server_part():
+        from .sealed import import_sealed
+    import_sealed(*words)
+
+
+def _progress(total_bytes: int) -> ProgressLine:
+    from .progress import ProgressLine
+
+    return ProgressLine("importing", total_bytes)
 
 
 def _known(node: NodeLine, provider: str) -> tuple[list[str], set[str]]:
