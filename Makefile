@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null && $(PYTHON) -m venv $(VENV); } || { rm -rf $(VENV); \
 	echo "$(PYTHON) cannot make a virtual environment: its venv is missing. On Debian and Ubuntu: apt install python3-venv; then run make again" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --editable . --group dev
+	@$(BIN)/python -m pip install --quiet --editable ".[server]" --group dev
 	@touch $(STAMP)
 
 run: setup

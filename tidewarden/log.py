@@ -22,10 +22,12 @@ import traceback
 from collections import OrderedDict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from .clock import Clock, SystemClock
-from .config.load import Config
+
+if TYPE_CHECKING:
+    from .config.load import Config
 
 FILES_KEPT = 5
 REPEAT_S = 10.0

@@ -39,6 +39,8 @@ VERBS = (
 )
 
 COMPLETES = "_TIDEWARDEN_COMPLETE"
+COLUMNS_MAX = 100
+"""Of a help, on however wide a terminal."""
 
 if sys.argv[1:2] == ["node"]:
     # SIGHUP has a node read its users anew. Until it can, which takes it a second or two, the
@@ -56,10 +58,11 @@ def command_line(*verbs: str) -> typer.Typer:
     """
     import typer
 
-    from .options import EXIT_CODES, root
+    from .options import EXIT_CODES, Group, root
 
     app = typer.Typer(
         name="tidewarden",
+        cls=Group,
         help=(
             "A cluster daemon that keeps OAuth tokens fresh: a deadline-ordered delay queue under"
             " an elected leader."
@@ -67,13 +70,14 @@ def command_line(*verbs: str) -> typer.Typer:
         epilog=EXIT_CODES,
         no_args_is_help=True,
         pretty_exceptions_enable=False,  # its traces show local variables, secrets among them
-        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,  # to import rich takes as long as the rest of a help
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": COLUMNS_MAX},
     )
     app.callback()(root)  # without one typer would take a lone verb for the whole program
     for verb in verbs:
         module = importlib.import_module(f"{__name__}.{verb}")
         if hasattr(module, "app"):
-            app.add_typer(module.app, name=verb)
+            app.add_typer(module.app, name=verb, cls=Group)
         else:
             app.command(verb)(getattr(module, verb))
     for command in (

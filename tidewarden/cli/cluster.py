@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit, urlunsplit
 
-import redis
 import typer
 
 from .backup import backup, restore
-from .connection import addresses, connected, dial, maybe_tls, shown
+from .connection import NodeError, addresses, connected, dial, maybe_tls, shown
 from .options import DATA_DIR, NOTHING, AsJson, DataDir, Url, stop
 from .output import cell, moment, print_answer, print_json, print_table
 
@@ -331,7 +330,7 @@ def _asked(address: str, verb: str = "R.STATUS") -> Any:
             return line.call(verb)
         finally:
             line.close()
-    except (redis.RedisError, ValueError) as error:
+    except (NodeError, ValueError) as error:
         typer.echo(
             f"{shown(address)} does not answer: {error}{maybe_tls(address, error)}", err=True
         )

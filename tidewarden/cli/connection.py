@@ -6,27 +6,49 @@ It finds the address and the user, and maps errors to exit codes.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
-import redis
+import hiredis
 import typer
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from tidewarden.client.address import FORM
-from tidewarden.client.local import DEFAULT_PORT, local_urls
+from tidewarden.errors import BadArg
 
 from .options import DATA_DIR, REFUSED, UNREACHABLE, USAGE, stop
 
+if TYPE_CHECKING:
+    from tidewarden.client.address import Address
+
 CONNECT_S = 5.0
+"""So long a node may take to accept a connection, and to answer who it is."""
+READ_BYTES = 65_536
+CLOSED = "the node closed the connection"
 WHO = (
     " (name a user: --url redis://USER:SECRET@HOST:PORT; or the data folder of `tidewarden up`:"
     " --data-dir DIR)"
 )
+NOT_ALL = object()
+"""What the reader gives while an answer is not whole."""
+
+
+class NodeError(Exception):
+    """A node could not be asked, or refused."""
+
+
+class Broken(NodeError):
+    """Nobody answers there, or no node does, or the connection broke."""
+
+
+class Refused(NodeError):
+    """A node refused, in words such as ``NOTFOUND There is no queue 'x'``."""
+
+
+class NotAuthenticated(Refused):
+    """A node does not know the user; the words are without NOAUTH or WRONGPASS."""
 
 
 def addresses(url: str, data_dir: Path) -> list[str]:
@@ -40,6 +62,8 @@ def addresses(url: str, data_dir: Path) -> list[str]:
     Ends the program when another folder than the usual one was named and has no cluster: it was
     mistyped, and no other cluster is meant.
     """
+    from tidewarden.client.local import local_urls  # it takes the client with it
+
     if urls := [one.strip() for one in url.split(",") if one.strip()]:
         return urls
     if data_dir != Path(DATA_DIR) and not any(data_dir.glob("n*/node.toml")):
@@ -51,18 +75,19 @@ def addresses(url: str, data_dir: Path) -> list[str]:
 
 
 class NodeLine:
-    """Connects to one node."""
+    """Connects to one node, and asks one thing after the other."""
 
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._reader = hiredis.Reader(notEnoughData=NOT_ALL)
 
     def call(self, *command: str | bytes | int) -> Any:
         """
         Send one verb and return its answer.
 
-        Raises: redis.ResponseError: the node refused.
+        Raises: Refused: the node refused. Broken. UnicodeEncodeError: a word is no UTF-8.
         """
-        return plain(self._client.execute_command(*command))  # type: ignore[no-untyped-call]  # redis-py
+        return plain(self.raw(*command))
 
     def raw(self, *command: str | bytes | int) -> Any:
         """
@@ -70,14 +95,20 @@ class NodeLine:
 
         Raises: as :meth:`call`.
         """
-        return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
+        self._send(_packed(command))
+        return _good(self._answer())
 
     def batch(self, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]:
-        """Send many verbs in one go; returns an answer each, or a ``redis.ResponseError``."""
-        pipeline = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py
-        return [plain(answer) for answer in pipeline.execute(raise_on_error=False)]
+        """
+        Send many verbs in one go; returns an answer each, or a :class:`Refused`.
+
+        Raises: Broken, UnicodeEncodeError.
+        """
+        self._send(b"".join(map(_packed, commands)))
+        answers = [self._answer() for _ in commands]
+        return [
+            _refusal(one) if isinstance(one, hiredis.ReplyError) else plain(one) for one in answers
+        ]
 
     def stream(self, *command: str | bytes | int) -> Iterator[Any]:
         """
@@ -85,20 +116,76 @@ class NodeLine:
 
         Raises: as :meth:`call`.
         """
-        connection: Any = self._client.connection
-        connection.send_command(*command)
+        self._send(_packed(command))
         found: Any = []
         while isinstance(found, list):
-            found = plain(connection.read_response(push_request=True))
+            found = plain(_good(self._answer()))
             yield found
+
+    def wait_at_most(self, silence_s: float | None) -> None:
+        """Break the connection when an answer takes longer; None: however long it takes."""
+        self._line.settimeout(silence_s)
 
     def close(self) -> None:
         """Close it. Whatever it holds under a lease is ready again at once."""
-        self._client.close()
+        self._line.close()
+
+    def _send(self, packed: bytes) -> None:
+        try:
+            self._line.sendall(packed)
+        except OSError as error:
+            raise self._broken(error) from None
+
+    def _answer(self) -> Any:
+        try:
+            while (found := self._reader.gets()) is NOT_ALL:
+                data = self._line.recv(READ_BYTES)
+                if not data:
+                    raise self._broken(None)
+                self._reader.feed(data)
+        except OSError as error:
+            raise self._broken(error) from None
+        except hiredis.ProtocolError as error:
+            self.close()
+            raise Broken(
+                f"{error}: what answers there is not a node's port for Redis clients (its HTTP port"
+                " is the next one)"
+            ) from None
+        return found
+
+    def _broken(self, error: OSError | None) -> Broken:
+        """Close it; raise what this returns. ``error`` None: the node closed it."""
+        limit_s = self._line.gettimeout()
+        self.close()
+        if isinstance(error, TimeoutError):
+            return Broken(f"no answer within {limit_s:g} s")
+        return Broken(CLOSED if error is None else error.strerror or str(error))
+
+
+def _packed(command: Sequence[str | bytes | int]) -> bytes:
+    """Encode one request. Raises: UnicodeEncodeError: a word is no UTF-8."""
+    words = (word.encode() if isinstance(word, str) else word for word in command)
+    packed: bytes = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]  # typed for one
+    return packed
+
+
+def _good(answer: Any) -> Any:
+    """Return an answer that is no refusal. Raises: Refused."""
+    if isinstance(answer, hiredis.ReplyError):
+        raise _refusal(answer)
+    return answer
+
+
+def _refusal(answer: hiredis.ReplyError) -> Refused:
+    text = str(answer)
+    word, _, message = text.partition(" ")
+    if word in ("NOAUTH", "WRONGPASS"):
+        return NotAuthenticated(message)
+    return Refused(text.removeprefix("ERR "))
 
 
 class OptionError(ValueError):
-    """An address has an option that there is not."""
+    """An address has an option that there is not, or that cannot be used."""
 
 
 def dial(address: str, silence_s: float | None = None) -> NodeLine:
@@ -107,53 +194,47 @@ def dial(address: str, silence_s: float | None = None) -> NodeLine:
 
     An answer that takes longer than ``silence_s`` breaks the connection.
 
-    Raises: redis.ConnectionError, redis.TimeoutError: nobody answers, or no node. ValueError: it is
-    no address.
+    Raises: Broken, Refused. ValueError: it is no address.
     """
-    client: redis.Redis | None = None
+    from tidewarden.client.address import parse
+
     try:
-        address, options = _of_redis(address)
-        client = redis.Redis.from_url(
-            address,
-            **options,
-            protocol=3,  # maps arrive as maps
-            single_connection_client=True,  # leases belong to the connection
-            socket_timeout=silence_s,  # None: a waiting take is silent for as long as it waits
-            socket_connect_timeout=CONNECT_S,
-            retry=Retry(NoBackoff(), 0),  # redis-py would repeat a put that may have happened
-        )
-        client.ping()
-    except BaseException as error:
-        if client is not None:
-            client.close()
-        if isinstance(error, TypeError):  # how redis-py refuses an option of the address
-            raise OptionError(str(error).partition("() ")[2] or str(error)) from None
-        if isinstance(error, redis.InvalidResponse):
-            raise redis.ConnectionError(
-                f"{error}: what answers there is not a node's port for Redis clients (its HTTP port"
-                " is the next one)"
-            ) from None
+        where = parse(address)
+    except BadArg:
+        raise ValueError("it is no node's address") from None
+    for name, _ in parse_qsl(urlsplit(address).query, keep_blank_values=True):
+        if name != "ca":
+            raise OptionError(f"there is no option {name!r}")
+    line = NodeLine(_connect(where))
+    try:
+        who = ("AUTH", where.user or "default", where.secret) if where.secret else ()
+        line.wait_at_most(min(CONNECT_S, silence_s or CONNECT_S))
+        line.call("HELLO", 3, *who)  # maps arrive as maps
+    except BaseException:
+        line.close()
         raise
-    return NodeLine(client)
+    line.wait_at_most(silence_s)  # None: a waiting take is silent for as long as it waits
+    return line
 
 
-def _of_redis(address: str) -> tuple[str, dict[str, Any]]:
-    """
-    Translate an address of the SDK for redis-py.
-
-    It gets our usual port, and redis-py's word for ``?ca=FILE``, whom to trust.
-    """
-    parts = urlsplit(address)
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    options: dict[str, Any] = {}
-    if file := dict(query).get("ca"):
-        options["ssl_ca_certs"] = file
-        address = urlunsplit(
-            parts._replace(query=urlencode([pair for pair in query if pair[0] != "ca"]))
-        )
-    if parts.scheme in ("redis", "rediss"):
-        options["port"] = DEFAULT_PORT  # that of the address goes before it
-    return address, options
+def _connect(where: Address) -> socket.socket:
+    """Open a connection, by TLS where the address says so. Raises: Broken, OptionError."""
+    try:
+        context = where.context()
+    except OSError as error:
+        raise OptionError(f"ca={where.ca_file}: {error.strerror or error}") from None
+    try:
+        line = socket.create_connection((where.host, where.port), CONNECT_S)
+        try:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return context.wrap_socket(line, server_hostname=where.host) if context else line
+        except BaseException:
+            line.close()
+            raise
+    except OSError as error:
+        late = f"no connection within {CONNECT_S:g} s"
+        told = late if isinstance(error, TimeoutError) else error.strerror or str(error)
+        raise Broken(told) from None
 
 
 @contextmanager
@@ -171,9 +252,9 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
         try:
             line = dial(address)
             break
-        except (redis.AuthenticationError, redis.ResponseError) as error:
+        except Refused as error:
             raise stop(f"{shown(address)} refused: {said(error)}{who}", REFUSED) from None
-        except (redis.ConnectionError, redis.TimeoutError) as error:
+        except Broken as error:
             faults.append(f"{shown(address)}: {error}{maybe_tls(address, error)}")
         except ValueError as error:
             raise no_address(address, error) from None
@@ -185,14 +266,14 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
         raise stop("no node can be reached (" + "; ".join(faults) + f"): {hint}", UNREACHABLE)
     try:
         yield line
-    except redis.AuthenticationError as error:
+    except NotAuthenticated as error:
         raise stop(f"refused: {said(error)}{who}", REFUSED) from None
-    except redis.ResponseError as error:
+    except Refused as error:
         hint = who if str(error).startswith(("NOAUTH", "DENIED", "NOPERM")) else ""
         raise stop(f"refused: {error}{hint}", REFUSED) from None
     except UnicodeEncodeError:
         raise stop("an argument is no UTF-8 text", USAGE) from None
-    except (redis.ConnectionError, redis.TimeoutError) as error:
+    except Broken as error:
         raise stop(
             f"the connection broke, what was asked may or may not have happened: {error}",
             UNREACHABLE,
@@ -203,9 +284,7 @@ def connected(url: str, data_dir: Path) -> Iterator[NodeLine]:
 
 def maybe_tls(address: str, error: Exception) -> str:
     """Explain that a closed connection may mean that the node speaks TLS."""
-    plain_speech = address.startswith("redis://") and str(error).startswith(
-        "Connection closed by server"
-    )
+    plain_speech = address.startswith("redis://") and str(error) == CLOSED
     return " (a node with a certificate: rediss://…?ca=FILE)" if plain_speech else ""
 
 
@@ -215,6 +294,8 @@ def no_address(address: str, error: ValueError) -> typer.Exit:
 
     Of Python's message it contains only what quotes no secret; raise what this returns.
     """
+    from tidewarden.client.address import FORM
+
     why = f": {error}" if isinstance(error, OptionError) else ""
     return stop(f"--url {shown(address)!r} is no node's address{why}; allowed: {FORM}", USAGE)
 
@@ -225,17 +306,9 @@ def shown(address: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}" if separator else address.rpartition("@")[2]
 
 
-def said(error: redis.RedisError) -> str:
-    """
-    Return the node's words of an error.
-
-    Redis-py strips the first word, NOAUTH or WRONGPASS, from errors that it has a class for.
-    """
-    return (
-        f"not authenticated: {error}"
-        if isinstance(error, redis.AuthenticationError)
-        else str(error)
-    )
+def said(error: NodeError) -> str:
+    """Return the node's words of an error."""
+    return f"not authenticated: {error}" if isinstance(error, NotAuthenticated) else str(error)
 
 
 def plain(value: Any) -> Any:

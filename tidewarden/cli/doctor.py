@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import redis
 import typer
 
-from .connection import NodeLine, connected
+from .connection import NodeLine, Refused, connected
 from .options import DATA_DIR, REFUSED, AsJson, DataDir, Url, stop
 from .output import cell, print_json, print_table
 
@@ -47,7 +46,7 @@ def doctor(
         journals = [] if queue else _journals(node)
         try:
             answer = node.call("Q.CHECK", queue or "*", *(["REPAIR"] if repair else []))
-        except redis.ResponseError as error:
+        except Refused as error:
             if queue or not str(error).startswith(("STOREDOWN", "NOQUORUM")):
                 raise
             stores.append(str(error))
@@ -85,7 +84,7 @@ def _journals(node: NodeLine) -> list[str]:
     """Say what keeps nodes from asking providers, and which, as far as it may be known."""
     try:
         stats: dict[str, dict[str, Any]] = node.call("T.STATS")
-    except redis.ResponseError:
+    except Refused:
         return []  # no store, which is told beside it, or no right to see accounts
     waiting: dict[str, list[str]] = {}
     for name, stands in sorted(stats.items()):

@@ -13,12 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import redis
 import typer
 
-from tidewarden.clock import SystemClock
-
-from .connection import NodeLine, addresses, connected, dial, said
+from .connection import (
+    Broken,
+    NodeError,
+    NodeLine,
+    Refused,
+    addresses,
+    connected,
+    dial,
+    said,
+)
 from .options import DATA_DIR, NOTHING, REFUSED, AsJson, DataDir, Url, stop
 from .output import moment, print_answer, print_json, print_map, print_table
 
@@ -39,6 +45,8 @@ class HeldLock:
     """Holds a lock under a session; a thread renews it."""
 
     def __init__(self, join: Callable[[], NodeLine], name: str, fence: int, lease_ms: int) -> None:
+        from tidewarden.clock import SystemClock  # asyncio comes with it
+
         self._join = join
         self._node: NodeLine | None = join()
         self._words = (name, fence, lease_ms)
@@ -58,7 +66,7 @@ class HeldLock:
         sent = self._clock.monotonic()
         try:
             self._node.call("L.RENEW", *self._words)
-        except (redis.ConnectionError, redis.TimeoutError):
+        except Broken:
             self._node.close()
             self._node = None
             raise
@@ -70,12 +78,12 @@ class HeldLock:
             try:
                 self._renew()
                 pause_s = usual_s
-            except redis.ResponseError as error:
+            except Refused as error:
                 if str(error).startswith(("NOTHELD", "NOTFOUND")):
                     self.lost = str(error)  # the hold has ended, or the session
                 # another error: the store is away, say, and time is left
                 self._trouble = str(error)
-            except redis.RedisError as error:
+            except NodeError as error:
                 self._trouble = f"the connection broke: {error}"
                 pause_s = 0.0 if pause_s else RENEW_S / 4  # once at once
 
@@ -102,7 +110,7 @@ class HeldLock:
             try:
                 if not self.lost:
                     self._node.call("L.RELEASE", *self._words[:2])
-            except redis.RedisError as error:
+            except NodeError as error:
                 self.lost = said(error)
             self._node.close()
 
@@ -239,19 +247,19 @@ def _joined(nodes: Sequence[str], session: str, silence_s: float) -> NodeLine:
     """
     Return a connection that has joined the session, to the first node that lets it.
 
-    Raises: redis.RedisError: the last one's.
+    Raises: NodeError: the last one's.
     """
-    trouble: redis.RedisError = redis.ConnectionError("there is no node")
+    trouble: NodeError = Broken("there is no node")
     for address in nodes:
         try:
             line = dial(address, silence_s)
-        except redis.RedisError as error:
+        except NodeError as error:
             trouble = error
             continue
         try:
             line.call("SESSION", session)
             return line
-        except redis.RedisError as error:
+        except NodeError as error:
             trouble = error
             line.close()
     raise trouble

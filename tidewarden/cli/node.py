@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidewarden.config.addresses import joined
-from tidewarden.config.load import Config, hash_secret, load
 from tidewarden.errors import ConfigError
 
-from .options import CONFIG, USAGE, AsJson, NodeFile, SetFlags, stop
+from .options import CONFIG, USAGE, AsJson, NodeFile, SetFlags, server_part, stop
 from .output import print_json
+
+if TYPE_CHECKING:
+    from tidewarden.config.load import Config
 
 
 def node(
@@ -35,7 +35,7 @@ def node(
         bool,
         typer.Option(
             "--hash-secret",
-            help="Ask for a secret, print its hash for \\[\\[users]] secret_hash, start nothing.",
+            help="Ask for a secret, print its hash for [[users]] secret_hash, start nothing.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -56,6 +56,9 @@ def node(
 
     tidewarden node --config config.toml --set node.base_port=7430 --set log.level=debug
     """
+    with server_part():
+        from tidewarden.config.load import hash_secret, load
+
     if hash_a_secret:
         typed = sys.stdin.isatty()
         secret = (
@@ -66,22 +69,22 @@ def node(
         typer.echo(hash_secret(secret))
         return
     flags = set_flags(settings or []) | ({"node.role": "joining"} if join else {})
-    loaded = _load(config, flags, as_json)
-    if check and loaded.store.url == "embedded":
-        _report(loaded, as_json)
-        return
-    # These take a second to import, which --help and most of --check need not wait for.
-    from tidewarden.node import main as node_main
-    from tidewarden.node.store_links import check_store_url
-
+    read = functools.partial(load, str(config) if config else None, os.environ, flags)
     try:
+        loaded = read()
+        if check and loaded.store.url == "embedded":
+            _report(loaded, as_json)
+            return
+        # These take a second to import, which --help and most of --check need not wait for.
+        with server_part():
+            from tidewarden.node import main as node_main
+            from tidewarden.node.store_links import check_store_url
+
         if check:
             check_store_url(loaded.store.url)
             _report(loaded, as_json)
             return
-        node_main.main(
-            loaded, functools.partial(load, str(config) if config else None, os.environ, flags)
-        )
+        node_main.main(loaded, read)
     except ConfigError as error:
         raise problems_of(error, as_json) from None
 
@@ -106,14 +109,9 @@ def set_flags(settings: list[str]) -> dict[str, str]:
     return flags
 
 
-def _load(path: Path | None, flags: dict[str, str], as_json: bool) -> Config:
-    try:
-        return load(str(path) if path else None, os.environ, flags)
-    except ConfigError as error:
-        raise problems_of(error, as_json) from None
-
-
 def _report(config: Config, as_json: bool) -> None:
+    from tidewarden.config.addresses import joined
+
     if as_json:
         print_json({"ok": True, "source": config.source, "node": config.node.name, "problems": []})
         return

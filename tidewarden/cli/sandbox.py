@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidewarden.clock import SystemClock
 from tidewarden.errors import ConfigError
-from tidewarden.sandbox.grants import CLIENT_ID, CLIENT_SECRET
 
-from .options import CONFIG, DATA_DIR, AsJson, stop
+from .options import CONFIG, DATA_DIR, AsJson, server_part, stop
 from .output import print_json
 
 if TYPE_CHECKING:
@@ -59,8 +56,12 @@ def sandbox(
 
     curl 'http://127.0.0.1:7490/fault?status=503&retry_after=2&every=10'
     """
-    # an HTTP server, which other verbs need not wait for
-    from tidewarden.sandbox.server import Sandbox
+    import asyncio
+
+    from tidewarden.clock import SystemClock
+
+    with server_part():
+        from tidewarden.sandbox.server import Sandbox
 
     try:
         asyncio.run(
@@ -81,6 +82,10 @@ def sandbox(
 
 
 async def _serve(sandbox: Sandbox, port: int, accounts: int, as_json: bool) -> None:
+    import asyncio
+
+    from tidewarden.sandbox.grants import CLIENT_ID, CLIENT_SECRET
+
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import redis
 import typer
 
-from .connection import connected
+from .connection import Refused, connected
 from .options import DATA_DIR, NOTHING, USAGE, AsJson, DataDir, Url, stop
 from .output import cell, moment, print_answer, print_json, print_map, print_table
 from .task import payload_bytes
@@ -263,7 +262,7 @@ def _asked(url: str, data_dir: Path, verb: str, name: str, *words: str | int) ->
     with connected(url, data_dir) as node:
         try:
             return node.call(verb, name, *words)
-        except redis.ResponseError as error:
+        except Refused as error:
             if str(error).startswith("NOTFOUND"):
                 raise stop(f"there is no schedule {name!r}", NOTHING) from None
             raise

@@ -5,10 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import redis
 import typer
 
-from .connection import WHO, addresses, dial, maybe_tls, no_address, said, shown
+from .connection import (
+    WHO,
+    Broken,
+    Refused,
+    addresses,
+    dial,
+    maybe_tls,
+    no_address,
+    said,
+    shown,
+)
 from .options import DATA_DIR, REFUSED, UNREACHABLE, AsJson, DataDir, Url, stop
 from .output import print_json, print_table
 
@@ -43,13 +52,13 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
                 nodes.append({"address": shown(address), **line.call("R.STATUS")})
             finally:
                 line.close()
-        except (redis.AuthenticationError, redis.ResponseError) as error:
+        except Refused as error:
             refused.append(
                 f"{shown(address)} refused: {said(error)}{'' if '@' in address else WHO}"
             )
         except ValueError as error:
             raise no_address(address, error) from None
-        except (redis.ConnectionError, redis.TimeoutError) as error:
+        except Broken as error:
             silent.append(f"{shown(address)} does not answer: {error}{maybe_tls(address, error)}")
     if as_json:
         print_json({"nodes": nodes, "unreachable": silent, "refused": refused})

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from typing import TYPE_CHECKING
 
-from tidewarden.config.load import Config, load
 from tidewarden.errors import ConfigError, StoreDown
 
 from .node import problems_of, set_flags
-from .options import REFUSED, AsJson, NodeFile, SetFlags, stop
+from .options import REFUSED, AsJson, NodeFile, SetFlags, server_part, stop
 
 if TYPE_CHECKING:
+    from tidewarden.config.load import Config
     from tidewarden.store.embedded.credentials import StoreCredentials
 
 log = logging.getLogger("tidewarden.store")
@@ -38,6 +37,9 @@ def store(
 
     tidewarden store --config /etc/tidewarden/config.toml
     """
+    with server_part():
+        from tidewarden.config.load import load
+
     try:
         loaded = load(str(config) if config else None, os.environ, set_flags(settings or []))
         if reason := _unneeded(loaded):
@@ -67,12 +69,13 @@ def _unneeded(config: Config) -> str:
 
 
 def _run(config: Config) -> None:
-    import uvloop
+    with server_part():
+        import uvloop
 
-    from tidewarden import log as logs
-    from tidewarden.config.cluster_secret import cluster_secret
-    from tidewarden.node.os_process import keep_memory_private
-    from tidewarden.store.embedded.credentials import StoreCredentials
+        from tidewarden import log as logs
+        from tidewarden.config.cluster_secret import cluster_secret
+        from tidewarden.node.os_process import keep_memory_private
+        from tidewarden.store.embedded.credentials import StoreCredentials
 
     # to standard error alone: DATA/NODE.log is the node's
     logs.setup(config, file=False)
@@ -81,6 +84,8 @@ def _run(config: Config) -> None:
 
 
 async def _serve(config: Config, credentials: StoreCredentials) -> None:
+    import asyncio
+
     from tidewarden.clock import SystemClock
     from tidewarden.node.os_process import heed_signals, tell_supervisor
     from tidewarden.store.embedded.running_store import running_store

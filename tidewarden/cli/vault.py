@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from tidewarden.clock import SystemClock, sleep
-from tidewarden.config.key_file import prepend_key
 from tidewarden.errors import ConfigError
 
 from .connection import NodeLine, connected
@@ -80,6 +76,8 @@ def rotate(
 
     Example: tidewarden vault rotate
     """
+    import asyncio
+
     with connected(url, data_dir) as node:
         found = node.call("V.ROTATE", *(["FORCE"] if force else []))
         if wait:
@@ -106,6 +104,8 @@ def new_key(
 
     Example: tidewarden vault new-key /etc/tidewarden/vault.key
     """
+    from tidewarden.config.key_file import prepend_key
+
     try:
         made = prepend_key(file)
     except ConfigError as error:
@@ -120,6 +120,10 @@ def new_key(
 
 async def _watch(node: NodeLine) -> Mapping[str, Any]:
     """Return the status when the rotation has ended; meanwhile draw it on a terminal."""
+    from rich.console import Console
+
+    from tidewarden.clock import SystemClock, sleep
+
     clock, console = SystemClock(), Console(stderr=True)
     with console.status("rotating") as shown:
         while True:

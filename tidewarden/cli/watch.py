@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 from rich.console import Console
 from rich.live import Live
 
 from tidewarden.clock import Clock
 from tidewarden.store.connect import redact
+from tidewarden.store.redis_py import NoBackoff, Redis, RedisError, Retry
 
 from .connection import plain
 from .up.data_folder import ADMIN
@@ -57,7 +54,7 @@ class Watch:
         self._clock = clock
         self._console = console
         self._since = clock.monotonic()
-        self._lines: dict[str, redis.asyncio.Redis] = {}
+        self._lines: dict[str, Redis] = {}
         self._status: dict[str, Mapping[str, Any]] = {}
         self._tokens: Mapping[str, Mapping[str, int]] = {}
         self._told_at = self._since
@@ -165,10 +162,10 @@ class Watch:
             sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(REFRESHED))
         )
 
-    def _line(self, name: str) -> redis.asyncio.Redis:
+    def _line(self, name: str) -> Redis:
         if name not in self._lines:
             plan = self._cluster.plan
-            self._lines[name] = redis.asyncio.Redis(
+            self._lines[name] = Redis(
                 host=plan.config.node.host,
                 port=plan.base_port(name),
                 username=ADMIN,

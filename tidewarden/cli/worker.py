@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidewarden.errors import BadArg
-from tidewarden.log import Human, Json, close
 
 from .connection import addresses
 from .options import DATA_DIR, REFUSED, USAGE, DataDir, stop
@@ -61,7 +60,7 @@ def worker(
             show_default=False,
         ),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log each task.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log each step of each task.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Log JSON objects on a terminal, too.")
     ] = False,
@@ -70,7 +69,8 @@ def worker(
     Run a Worker: take tasks and call its handlers, until SIGINT or SIGTERM.
 
     After the signal it takes nothing more, lets its tasks finish for --grace-s seconds, and
-    releases those that have not.
+    releases those that have not. On a terminal it tells of each task that is done, elsewhere every
+    ten seconds of how many.
 
     Examples:
 
@@ -79,6 +79,8 @@ def worker(
     tidewarden worker shop.tasks --concurrency 50 --url
     redis://shop:SECRET@10.0.0.1:7420,redis://shop:SECRET@10.0.0.2:7420
     """
+    from tidewarden.log import close
+
     found = load(app)
     if url or found.urls is None:
         found.urls = url or addresses("", data_dir)
@@ -87,7 +89,9 @@ def worker(
     if grace_s is not None:
         found.grace_s = grace_s
     found.name = found.name or app.replace(":", ".")
-    _log(found.name, verbose, as_json)
+    is_for_people = _log(found.name, verbose, as_json)
+    if found.each_task is None:
+        found.each_task = is_for_people
     try:
         code = found.run()
     except BadArg as error:
@@ -131,11 +135,14 @@ def load(app: str) -> Worker:
     return found
 
 
-def _log(name: str, verbose: bool, as_json: bool) -> None:
+def _log(name: str, verbose: bool, as_json: bool) -> bool:
+    """Log to standard error; return whether a person reads it there."""
+    from tidewarden.log import Human, Json
+
+    is_for_people = sys.stderr.isatty() and not as_json
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        Human(name, colour=True) if sys.stderr.isatty() and not as_json else Json(name)
-    )
+    handler.setFormatter(Human(name, colour=True) if is_for_people else Json(name))
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.INFO)
     logging.getLogger("tidewarden").setLevel(logging.DEBUG if verbose else logging.INFO)
+    return is_for_people

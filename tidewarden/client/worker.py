@@ -8,6 +8,7 @@ import functools
 import inspect
 import logging
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, TypeVar, Unpack
@@ -126,6 +127,8 @@ class Worker:
         grace_s: how long tasks under way may go on after SIGTERM or SIGINT; then they are released.
             A second signal ends this.
         name: shown in logs and in the node's CLIENT LIST.
+        each_task: log each task that is done, at INFO, instead of how many every ten seconds; None:
+            where standard error is a terminal.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class Worker:
         name: str = "",
         backoff_ms: int = BACKOFF_MS,
         attempts: int = ATTEMPTS,
+        each_task: bool | None = None,
     ) -> None:
         if concurrency < 1:
             raise BadArg(f"concurrency is {concurrency}; allowed is 1 or more")
@@ -150,6 +154,7 @@ class Worker:
         self.concurrency = concurrency
         self.grace_s = grace_s
         self.name = name
+        self.each_task = each_task
         self.handlers: dict[str, Handler] = {}
         self.schedules = DeclaredSchedules()
         self._client: AsyncClient | None = None
@@ -161,7 +166,8 @@ class Worker:
         self._told = asyncio.Event()  # to stop
         self._hurried = asyncio.Event()  # to stop at once
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._done_lately = 0  # tasks that no line has told of
+        self._tells_each = False
+        self._done_lately = 0  # tasks that no line has counted
         self._progress: asyncio.TimerHandle | None = None  # when the next line may be
 
     @property
@@ -271,6 +277,7 @@ class Worker:
         """
         if not self.handlers:
             raise BadArg("the worker has no handler: decorate a function with @worker.task(queue)")
+        self._tells_each = _is_watched() if self.each_task is None else self.each_task
         self._loop = asyncio.get_running_loop()
         self._told, self._hurried, self._freed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         threads = Threads(self.concurrency, "tidewarden worker")
@@ -387,6 +394,8 @@ class Worker:
         handler = self.handlers[task.queue]
         job = asyncio.current_task()
         assert job is not None
+        clock = task.client.clock
+        began = clock.monotonic()
         log.debug("begins task %s of %s, attempt %d", task.id, task.queue, task.attempt)
         try:
             if handler.lease_ms is not None and handler.lease_ms != task.lease_ms:
@@ -398,8 +407,12 @@ class Worker:
                 result = await self._call(handler, task, blocking, threads)
             finally:
                 task.way = functools.partial(self._settle, job)
-            if not task.settled:
+            took_s = clock.monotonic() - began
+            if task.settled:
+                self._tell(task, "settled by its function", took_s)
+            else:
                 await self._done(task, result)
+                self._tell(task, "done", took_s)
         except asyncio.CancelledError:
             if not job.cancelling():
                 await self._failed(
@@ -434,8 +447,14 @@ class Worker:
             )
             await task.ack()
         self._done_lately += 1
-        if self._progress is None:
+        if self._progress is None and not self._tells_each:
             self._say_progress()
+
+    def _tell(self, task: AsyncTask, what: str, took_s: float) -> None:
+        """Say of one task what became of it, where somebody reads that."""
+        if self._tells_each:
+            again = f", attempt {task.attempt}" if task.attempt > 1 else ""
+            log.info("task %s of %s %s in %.3f s%s", task.id, task.queue, what, took_s, again)
 
     def _say_progress(self) -> None:
         """Say what was done, if anything was, and not again for a while."""
@@ -540,3 +559,8 @@ class Worker:
         finally:
             for number in mine:
                 loop.remove_signal_handler(number)
+
+
+def _is_watched() -> bool:
+    """Tell whether standard error, where logs usually go, is a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty()

@@ -12,10 +12,12 @@ import hashlib
 import os
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidewarden.errors import ConfigError
 
-from .settings import Vault
+if TYPE_CHECKING:
+    from .settings import Vault
 
 KEY_BYTES = 32
 KEYS_MAX = 16

@@ -17,19 +17,21 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from redis.asyncio.connection import Connection, UnixDomainSocketConnection, parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import (
+from tidewarden.errors import BadArg, StoreDown
+
+from .redis_py import (
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    Connection,
     MaxConnectionsError,
+    NoBackoff,
     RedisError,
     ResponseError,
+    Retry,
+    UnixDomainSocketConnection,
+    parse_url,
 )
-
-from tidewarden.errors import BadArg, StoreDown
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 CONNECT_TIMEOUT_S = 5.0

@@ -17,6 +17,7 @@ import redis
 from support.cluster.harness import ADMIN, Cluster, Node, closing, until
 from support.providers import certificate
 
+from tidewarden.cli.connection import Broken, dial
 from tidewarden.client import Client
 from tidewarden.client.replies import mapped
 
@@ -92,6 +93,21 @@ def test_the_sdk_works_with_it(made: Cluster, pem: tuple[str, str]) -> None:
         assert task is not None
         with task:
             assert task.payload == b"x"
+
+
+def test_the_command_line_works_with_it(made: Cluster, pem: tuple[str, str]) -> None:
+    node = made.nodes["n0"]
+    here = f"127.0.0.1:{node.base_port}"
+    line = dial(f"rediss://{ADMIN}:{made.secret}@{here}?ca={pem[0]}")
+    try:
+        line.call("Q.PUT", "cli", "x" * 1_000_000, "ID", "line")
+        assert len(line.call("Q.PEEK", "cli", "line")["payload"]) == 1_000_000
+    finally:
+        line.close()
+    with pytest.raises(Broken, match="certificate verify failed"):
+        dial(f"rediss://{ADMIN}:{made.secret}@{here}")
+    with pytest.raises(Broken):
+        dial(f"redis://{ADMIN}:{made.secret}@{here}")
 
 
 def test_a_fresh_certificate_counts_in_every_process(

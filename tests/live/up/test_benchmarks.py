@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[3]
     [
         "cycle --seconds 1 --connections 2",
         pytest.param("http --seconds 2 --connections 2 --polls 20", marks=pytest.mark.soak),
+        pytest.param("starts --rounds 1 --ups 1", marks=pytest.mark.soak),
         pytest.param("batches --seconds 1 --batch 10", marks=pytest.mark.soak),
         pytest.param("worker --tasks 500 --rounds 1", marks=pytest.mark.soak),
         pytest.param(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 import re
+import sys
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -77,7 +79,7 @@ async def test_it_says_how_much_it_has_done_and_not_each_task(
 ) -> None:
     monkeypatch.setattr(module, "PROGRESS_S", 0.2)
     caplog.set_level(logging.INFO, "tidewarden.worker")
-    worker = Worker()
+    worker = Worker(each_task=False)
 
     @worker.task("jobs")
     async def job(task: AsyncTask) -> None:
@@ -94,6 +96,40 @@ async def test_it_says_how_much_it_has_done_and_not_each_task(
                     await asyncio.sleep(0.01)
     assert done_of(caplog)[0] == 1, "the first one at once"
     assert len(done_of(caplog)) < 20
+
+
+async def test_on_a_terminal_it_says_of_each_task_what_became_of_it(
+    here: Site,
+    client: AsyncClient,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    caplog.set_level(logging.INFO, "tidewarden.worker")
+    worker = Worker()
+
+    @worker.task("jobs")
+    async def job(task: AsyncTask) -> None:
+        if task.text == "twice" and task.attempt == 1:
+            await task.fail(0, reason="once more")
+
+    jobs = client.queue("jobs")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    async with running(worker, here):
+        for text in ("once", "twice"):
+            await jobs.put(text, id=text)
+            assert (await jobs.wait(text, timeout_ms=20_000)).word == "done"
+    said = [re.sub(r"\d\.\d{3} s", "N s", line) for line in caplog.messages]
+    told = [line for line in said if line.startswith("task ")]
+    assert told == [
+        "task once of jobs done in N s",
+        "task twice of jobs settled by its function in N s",
+        "task twice of jobs done in N s, attempt 2",
+    ]
+    assert done_of(caplog) == [2], "how many there were, at the end"
 
 
 def done_of(caplog: pytest.LogCaptureFixture) -> list[int]:

@@ -257,6 +257,5 @@ def test_time_left_is_counted_by_its_bounds() -> None:
 def test_the_console_is_named_first_also_where_there_is_little_room() -> None:
     for width, height in ((120, 40), (80, 24)):
         lines = drawn(SNAPSHOT, width, height)
-        (console,) = [line for line in lines if line.startswith("console ")]
-        assert console.startswith("console          http://127.0.0.1:7421/")
+        assert lines[1].startswith("console          http://127.0.0.1:7421/   (user admin, ")
         assert any("127.0.0.1:7421" in line for line in lines if line.startswith("n0"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,6 @@ import typer
 from tidewarden.cli.connection import NodeLine, connected
 from tidewarden.cli.options import DATA_DIR, AsJson, DataDir, Url
 from tidewarden.cli.output import cell, moment, print_json
-from tidewarden.clock import SystemClock, sleep
 
 PAGE = 1000
 LOOK_S = 1.0
@@ -30,7 +28,7 @@ def audit(
     """
     Show who read, put, exported or deleted which account, and who changed what.
 
-    The oldest entry comes first; the cluster keeps as many as its configuration says (\\[audit]).
+    The oldest entry comes first; the cluster keeps as many as its configuration says ([audit]).
     With --json each is a line of JSON. Reads and denied requests are counted, and written once a
     minute. Needs the right admin.
 
@@ -49,6 +47,10 @@ def audit(
 
 
 def _entries(node: NodeLine, user: str, *, follow: bool) -> Iterator[dict[str, Any]]:
+    import asyncio
+
+    from tidewarden.clock import SystemClock, sleep
+
     after = ""
     while True:
         words = [*(("AFTER", after) if after else ()), *(("USER", user) if user else ())]

@@ -12,12 +12,11 @@ import typer
 from tidewarden.cli.connection import connected
 from tidewarden.cli.options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from tidewarden.cli.output import print_json, print_table
-from tidewarden.config.presets import PRESETS
 
 from . import provider
+from .export import export
 from .import_accounts import import_
 from .refresh import BATCH, Accounts, refresh
-from .sealed import export
 from .view import Account, answers, list_, show, stats
 from .why import why
 
@@ -139,6 +138,8 @@ def presets(as_json: AsJson = False) -> None:
 
     Example: tidewarden token presets --json
     """
+    from tidewarden.config.presets import PRESETS  # it reads them
+
     found = [one for _, one in sorted(PRESETS.items())]
     if as_json:
         print_json([asdict(one) | {"settings": dict(one.settings)} for one in found])

@@ -9,19 +9,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
-import redis
 import typer
-from rich.console import Console
 
-from tidewarden.cli.connection import NodeLine, connected
-from tidewarden.cli.options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
+from tidewarden.cli.connection import NodeError, NodeLine, NotAuthenticated, connected
+from tidewarden.cli.options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, server_part, stop
 from tidewarden.cli.output import cell, print_json
 
 from .account_file import COLUMNS, AccountLine, NotAccounts, lines_of, rows
-from .progress import ProgressLine
-from .sealed import KeyFile, PassphraseEnv, import_sealed
+from .export import KeyFile, PassphraseEnv
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from .progress import ProgressLine
 
 BATCH_ROWS = 500
 BATCH_BYTES = 262_144
@@ -149,7 +151,7 @@ def import_(
     if key_file or passphrase_env:
         if keep or provider:
             raise stop("--keep and --provider are not for a sealed file", USAGE)
-        import_sealed(file, key_file, passphrase_env, lambda: connected(url, data_dir), as_json)
+        _import_sealed(file, key_file, passphrase_env, lambda: connected(url, data_dir), as_json)
         return
     tally = Tally()
     with ExitStack() as stack:
@@ -162,7 +164,7 @@ def import_(
         total_bytes = Path(file).stat().st_size if file != "-" else 0
         node = stack.enter_context(connected(url, data_dir))
         known, without = _known(node, provider)
-        pace = stack.enter_context(ProgressLine("importing", total_bytes))
+        pace = stack.enter_context(_progress(total_bytes))
         options = ("KEEP", "VERBOSE") if keep else ("VERBOSE",)
         try:
             for batch, size_bytes in _batches(rows(lines_of(source), provider, known, without)):
@@ -174,7 +176,7 @@ def import_(
                 )
         except NotAccounts as error:
             raise stop(f"{file}: {error}", USAGE) from None
-        except redis.RedisError:
+        except NodeError:
             if tally.stored:
                 before = (
                     f"stored before this: {accounts(tally.stored)}; run it again, that repeats"
@@ -191,6 +193,19 @@ def import_(
         _hint(tally)
     if tally.bad:
         raise typer.Exit(REFUSED)
+
+
+def _import_sealed(*words: Any) -> None:
+    """Import a sealed file, see :func:`import_sealed`."""
+    with server_part():
+        from .sealed import import_sealed
+    import_sealed(*words)
+
+
+def _progress(total_bytes: int) -> ProgressLine:
+    from .progress import ProgressLine
+
+    return ProgressLine("importing", total_bytes)
 
 
 def _known(node: NodeLine, provider: str) -> tuple[list[str], set[str]]:
@@ -247,7 +262,7 @@ def _put(
     for row, answer in zip(good, answers, strict=True):
         if not isinstance(answer, Exception):
             tally.note(answer[1], answer[2])
-        elif isinstance(answer, redis.AuthenticationError) or str(answer).startswith(FOR_ALL):
+        elif isinstance(answer, NotAuthenticated) or str(answer).startswith(FOR_ALL):
             stopped = answer
         else:
             word, _, said = str(answer).partition(" ")

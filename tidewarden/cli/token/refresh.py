@@ -6,23 +6,23 @@ It asks one after the other, so that their provider is not flooded.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidewarden.cli.connection import NodeLine, connected
 from tidewarden.cli.options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, DataDir, Url, stop
 from tidewarden.cli.output import cell, print_json, print_table
-from tidewarden.clock import Clock, SystemClock, sleep
 from tidewarden.errors import NotFound
 
-from .progress import ProgressLine
 from .view import Provider, State, pages
+
+if TYPE_CHECKING:
+    from tidewarden.clock import Clock
 
 Accounts = Annotated[
     list[str] | None,
@@ -66,6 +66,8 @@ async def ask(
 
     ``note`` is called after each turn.
     """
+    from tidewarden.clock import sleep
+
     size, began = max(1, min(BATCH, int(per_second * TURN_S))), clock.monotonic()
     for at in range(0, len(names), size):
         await sleep(clock, max(0.0, began + at / per_second - clock.monotonic()))
@@ -117,6 +119,12 @@ def refresh(
 
     tidewarden token refresh --state stopped --provider sandbox --dry-run
     """
+    import asyncio
+
+    from tidewarden.clock import SystemClock
+
+    from .progress import ProgressLine
+
     if bool(accounts) == bool(state):
         raise stop("name the accounts, or give --state (and --provider), one of the two", USAGE)
     if accounts and provider:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import typer
 
-from tidewarden.cli.connection import NodeLine, connected
-from tidewarden.cli.options import DATA_DIR, REFUSED, USAGE, AsJson, DataDir, Url, stop
+from tidewarden.cli.connection import NodeLine
+from tidewarden.cli.options import REFUSED, USAGE, stop
 from tidewarden.cli.output import print_json
 from tidewarden.config.sealed_file import (
     KEY_FILE_BYTES_MIN,
@@ -31,47 +31,19 @@ from tidewarden.config.sealed_file import (
 
 from .progress import ProgressLine
 
-KeyFile = Annotated[
-    str,
-    typer.Option(
-        "--key-file",
-        metavar="KEY",
-        help="File (32 bytes or more) that the sealed file's key is made from.",
-    ),
-]
-PassphraseEnv = Annotated[
-    str,
-    typer.Option(
-        "--passphrase-env", metavar="NAME", help="Or the environment variable with a passphrase."
-    ),
-]
 PAGE = 500
 BATCH_BYTES = 262_144
 
 
-def export(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The file to write; it must not be there yet.")
-    ],
-    key_file: KeyFile = "",
-    passphrase_env: PassphraseEnv = "",
-    provider: Annotated[
-        str, typer.Option("--provider", metavar="NAME", help="Of this provider alone.")
-    ] = "",
-    url: Url = "",
-    data_dir: DataDir = Path(DATA_DIR),
-    as_json: AsJson = False,
+def export_sealed(
+    file: Path,
+    key_file: str,
+    passphrase_env: str,
+    provider: str,
+    line_to_node: Callable[[], Any],
+    as_json: bool,
 ) -> None:
-    """
-    Write all accounts with their tokens into FILE, sealed.
-
-    Another cluster reads it by `token import --key-file`.
-
-    Two clusters must not refresh one account: where refresh tokens rotate, the one revokes the
-    other's. Stop this cluster's refreshers, or delete its accounts, before the other one runs.
-
-    Example: tidewarden token export accounts.sealed --key-file transfer.key
-    """
+    """Write all accounts, or a provider's, into a new file."""
     secret, kdf = _secret(key_file, passphrase_env)
     header = new_header(kdf)
     key = file_key(header, secret)
@@ -83,7 +55,7 @@ def export(
     except OSError as error:
         raise stop(f"{file}: cannot be written: {error.strerror or error}", USAGE) from None
     try:
-        with os.fdopen(descriptor, "wb") as out, connected(url, data_dir) as node:
+        with os.fdopen(descriptor, "wb") as out, line_to_node() as node:
             written, unreadable = _write(out, node, header, key, provider)
             out.flush()
             os.fsync(out.fileno())

@@ -17,7 +17,6 @@ import typer
 from tidewarden.cli.connection import NodeLine, connected
 from tidewarden.cli.options import DATA_DIR, NOTHING, AsJson, DataDir, Url
 from tidewarden.cli.output import in_trouble, moment, print_json, print_map, print_mark, print_table
-from tidewarden.clock import SystemClock
 
 Account = Annotated[
     str, typer.Argument(metavar="PROVIDER/ACCOUNT", help="The account, as sandbox/user-000001.")
@@ -285,6 +284,8 @@ def following(unix_ms: int | None, state: str) -> str:
     """Format the next try for a column; an account whose time has come waits for its turn."""
     if not unix_ms:
         return "due" if state not in ("answers", *ENDED) else "-"
+    from tidewarden.clock import SystemClock  # asyncio comes with it
+
     return short(unix_ms) if unix_ms > SystemClock().unix_ms() else "due"
 
 

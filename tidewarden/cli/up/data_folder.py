@@ -22,7 +22,6 @@ from tidewarden.config.settings import STORE_ABOVE
 from tidewarden.errors import ConfigError
 from tidewarden.sandbox.grants import CLIENT_ID, CLIENT_SECRET
 
-NODES_MAX = 99
 PORT_MAX = 65_535
 STORE_LOG = "appendonlydir"
 """Of a store's folder: where the server keeps its data."""

@@ -48,8 +48,8 @@ BAR_CELLS_NARROW = 10
 BESIDE_BAR_CELLS = 50
 """State, number, meaning and the gaps between: what is left of a narrow terminal is the bar's."""
 ROWS_LOW = 32
-"""A terminal with fewer rows shows the first hints only."""
-HINTS_LOW = 2
+"""A terminal with fewer rows shows the first hint only."""
+HINTS_LOW = 1
 COLUMNS = (
     *("node", "role", "epoch", "pid", "state", "store", "store pid"),
     *("Redis clients", "HTTP", "restarts"),
@@ -169,6 +169,7 @@ def render(snapshot: ViewSnapshot, rows: int, columns: int) -> RenderableType:
     hints = _hints(snapshot)
     above = [
         _headline(snapshot),
+        _console(snapshot),
         Text(),
         _nodes(snapshot.nodes, columns),
         Text(),
@@ -200,6 +201,21 @@ def _headline(snapshot: ViewSnapshot) -> Text:
         style="dim",
     )
     return line
+
+
+def _console(snapshot: ViewSnapshot) -> Text:
+    """Say where the console is, and who may log in there."""
+    secret = f"{snapshot.data_dir}/secrets/admin.secret"
+    return _hint("console", f"{_http(_asked(snapshot))}/   (user admin, secret {secret})")
+
+
+def _asked(snapshot: ViewSnapshot) -> NodeRow:
+    """Return the node that hints name: one that serves, if any does."""
+    return next((node for node in snapshot.nodes if node.state == "serves"), snapshot.nodes[0])
+
+
+def _http(node: NodeRow) -> str:
+    return f"http://{joined(node.host, node.base_port + 1)}"
 
 
 def _nodes(nodes: Sequence[NodeRow], columns: int) -> Table:
@@ -356,18 +372,17 @@ def _events(events: Sequence[ShownEvent], rows: int) -> list[Text]:
 
 def _hints(snapshot: ViewSnapshot) -> list[Text]:
     leader = leader_of(snapshot.nodes)
-    first = next((node for node in snapshot.nodes if node.state == "serves"), snapshot.nodes[0])
+    first = _asked(snapshot)
     usual = Path(snapshot.data_dir) == Path(DATA_DIR)
     folder = "" if usual else f" --data-dir {shlex.quote(snapshot.data_dir)}"
     secret = f"$(cat {shlex.quote(snapshot.data_dir + '/secrets/admin.secret')})"
-    http = f"http://{joined(first.host, first.base_port + 1)}"
+    http = _http(first)
     to = (
         f"-p {first.base_port}"
         if first.host == "127.0.0.1"
         else f"-h {first.host} -p {first.base_port}"
     )
     hints = {
-        "console": f"{http}/   (user admin, secret {snapshot.data_dir}/secrets/admin.secret)",
         **_host_hint(snapshot.nodes),
         "kill the leader": f"kill -9 {leader.pid}" if leader else "nobody leads just now",
         "who leads": f"{snapshot.program} status{folder}",
@@ -380,12 +395,12 @@ def _hints(snapshot: ViewSnapshot) -> list[Text]:
         hints["make trouble"] = (
             f"curl '{snapshot.sandbox_url}/fault?status=503&every=2'   (without ?… it ends)"
         )
-    return [
-        Text(f"{name:17}", style="dim", no_wrap=True, overflow="ellipsis").append(
-            text, style="bold yellow not dim" if name.startswith("kill") else "not dim"
-        )
-        for name, text in hints.items()
-    ]
+    return [_hint(name, text) for name, text in hints.items()]
+
+
+def _hint(name: str, text: str) -> Text:
+    style = "bold yellow not dim" if name.startswith("kill") else "not dim"
+    return Text(f"{name:17}", style="dim", no_wrap=True, overflow="ellipsis").append(text, style)
 
 
 def _host_hint(nodes: Sequence[NodeRow]) -> dict[str, str]:

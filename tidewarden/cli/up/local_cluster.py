@@ -126,11 +126,12 @@ class LocalCluster:
         if plan.sandbox_accounts:
             self.sandbox = self._sandbox_child()
             self._watchers.append(group.create_task(self.sandbox.run()))
-            await self._ready(self.sandbox)
         settled = resize.settled(plan)
         self._run_nodes(group, settled or plan.names)
         if settled:
             await self._admit(group)
+        if self.sandbox is not None:  # which has started long before a node refreshes anything
+            await self._ready(self.sandbox)
         for child in self.nodes.values():
             await self._ready(child)
         # A folder whose nodes never agreed on who is a member could not tell so at its next start.

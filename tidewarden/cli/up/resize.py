@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import redis
-
-from tidewarden.cli.connection import dial
+from tidewarden.cli.connection import Broken, NodeError, dial
 from tidewarden.clock import Clock, sleep
 from tidewarden.errors import ConfigError, Error
 
@@ -88,7 +86,7 @@ def members(plan: FolderPlan) -> set[str]:
     for name in plan.names:
         try:
             status: Mapping[str, Any] = _ask(plan, name, "R.STATUS")
-        except redis.RedisError:
+        except NodeError:
             continue
         if status["raft"].get("members_version"):
             return set(status["members"])
@@ -96,7 +94,7 @@ def members(plan: FolderPlan) -> set[str]:
 
 
 def join(plan: FolderPlan, name: str) -> None:
-    """Let a node join. Raises: redis.RedisError: the last node's answer."""
+    """Let a node join. Raises: NodeError: the last node's answer."""
     _everywhere(plan, "R.JOIN", name, plan.address(name))
 
 
@@ -104,7 +102,7 @@ def leave(plan: FolderPlan, name: str) -> None:
     """
     Remove a node from the members.
 
-    Raises: redis.RedisError: the last node's answer.
+    Raises: NodeError: the last node's answer.
     """
     _everywhere(plan, "R.LEAVE", name)
 
@@ -121,19 +119,19 @@ async def keep_trying(clock: Clock, attempt: Any) -> Any:
         try:
             if found := await attempt():
                 return found
-        except redis.RedisError as error:
+        except NodeError as error:
             why = str(error)
         await sleep(clock, 0.1)
     raise NotResized(f"the members were not changed within {TRIES_S:.0f} s: {why}")
 
 
 def _everywhere(plan: FolderPlan, *command: str) -> None:
-    trouble: redis.RedisError = redis.ConnectionError("there is no node")
+    trouble: NodeError = Broken("there is no node")
     for name in plan.names:
         try:
             _ask(plan, name, *command)
             return
-        except redis.RedisError as error:
+        except NodeError as error:
             trouble = error
     raise trouble
 

@@ -4,14 +4,19 @@ Authenticates requests of httpx with the access token of an account.
 ``httpx.Client(auth=TokenAuth("shop/42"))``, or one of httpx's ``AsyncClient``: each request gets
 the account's token, which is kept as long as the cluster allows. When a resource answers 401, the
 account is refreshed, once for all of the process that wait for it, and the request is sent once
-more (RFC 6750, 3.1).
+more (RFC 6750, 3.1). httpx comes with the extra ``tidewarden[httpx]``.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
 
-import httpx
+try:
+    import httpx
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "TokenAuth needs httpx: pip install 'tidewarden[httpx]'", name="httpx"
+    ) from None
 
 from tidewarden.client.blocking import Client
 from tidewarden.client.client import AsyncClient

@@ -20,17 +20,20 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, RedisError, ResponseError
-from redis.exceptions import ConnectionError as RedisConnectionError
-
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.load import Store
 from tidewarden.errors import ConfigError, StoreDown
 from tidewarden.store.child_process import how_ended, kill_group, stop_child
 from tidewarden.store.preflight import EMBEDDED, FORMATS, FSYNC_KEY
+from tidewarden.store.redis_py import (
+    BusyLoadingError,
+    NoBackoff,
+    Redis,
+    RedisConnectionError,
+    RedisError,
+    ResponseError,
+    Retry,
+)
 
 from .credentials import store_password
 from .server_folder import ServerFolder, ServerProcess, Setting

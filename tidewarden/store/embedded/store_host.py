@@ -17,15 +17,11 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-
 from tidewarden.clock import Clock, sleep
 from tidewarden.config.settings import Store
 from tidewarden.errors import StoreDown
 from tidewarden.store.child_process import how_ended, kill_group, stop_child
+from tidewarden.store.redis_py import NoBackoff, Redis, RedisError, Retry
 
 from . import damaged_log, discarded, lineage, stop_notice
 from .control_link import CONTROL
