@@ -14,7 +14,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from tidewarden import errors
-from tidewarden.clock import sleep
+from tidewarden.clock import sleep, sleep_or
 from tidewarden.config.error_classes import Kind
 from tidewarden.config.load import Provider
 from tidewarden.queue import Taken
@@ -37,6 +37,7 @@ TELL_APART_S = 0.25
 NEVER_S = float("inf")
 # Who was refreshed well before who was never tried, and those before who fails.
 PROBES_BY = (0, 1, 2)
+PERMIT_S_MIN, PERMIT_S_MAX = 0.01, 2.0  # Until a permit is asked for again.
 PROBE_AGAIN_S = 1.0  # After no account was ready that could probe.
 SILENT_STREAK = 3  # Requests in a row without an answer that are no single account's matter.
 
@@ -183,6 +184,16 @@ class ClientLimits:
         """Acquire one request of the host's rate alone. Raises what the store raises."""
         return bool((await self._shared.hosts.ask(self.provider, 1))[0])
 
+    async def wait_for_permit(self, wait_s: float) -> None:
+        """
+        Return when a permit may be had that was refused for ``wait_s``.
+
+        Sooner when nothing holds the client back any more, and each two seconds: other nodes may
+        have found that out.
+        """
+        until_s = self._clock.monotonic() + min(max(wait_s, PERMIT_S_MIN), PERMIT_S_MAX)
+        await sleep_or(self.known.opened, self._clock, until_s)
+
     def acquire_alone(self, under_way: int) -> bool:
         """
         Acquire one request while the store is away; return whether it was granted.
@@ -236,6 +247,7 @@ class ClientLimits:
         now_s, known = self._clock.monotonic(), self.known
         # Also when it was opened again meanwhile: each take would be broken off at once.
         known.closed.clear()
+        known.opened.clear()
         if not self.provider.client_rate and known.free and now_s - self._looked_s < LOOK_S:
             return Permit(wanted)
         self._looked_s = now_s

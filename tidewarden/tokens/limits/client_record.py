@@ -286,6 +286,8 @@ class SharedRecord:
         Set when all requests are held back, so that a take waits in vain, until this node asks
         again.
         """
+        self.opened = asyncio.Event()
+        """Set when nothing holds all requests back any more, until this node asks again."""
         self.unreadable = False
         """
         The record in the store cannot be read; until it is written anew its former holds stand, and
@@ -303,9 +305,7 @@ class SharedRecord:
     @property
     def free(self) -> bool:
         """Return whether no hold, rate or pause applies to the client."""
-        record = self.record
-        rests = record.rest_ms and record.rest_ms > self.clock_ms
-        return record.hold is None and record.rate is None and not rests
+        return not self._held and self.record.rate is None
 
     @property
     def clock_ms(self) -> int:
@@ -397,11 +397,18 @@ class SharedRecord:
         return granted, wait_ms
 
     def _know(self, record: ClientRecord) -> None:
-        self.record = record
-        if record.hold is not None or record.rest_ms > self.clock_ms:
+        was_held, self.record = self._held, record
+        if self._held:
             self.closed.set()
+        elif was_held:
+            self.opened.set()
         if record.quarantine is not None:
             self._start("sample", self._sample())
+
+    @property
+    def _held(self) -> bool:
+        """Return whether all requests are held back."""
+        return self.record.hold is not None or self.record.rest_ms > self.clock_ms
 
     # --- what follows from a change
 

@@ -42,7 +42,6 @@ STOP_S = 5.0
 # So much longer for an answer without which the account is lost; a node ends within 25 s in all
 # (process.END_S).
 STOP_TIMES = 2.5
-PERMIT_S = 2.0  # Longest sleep before a permit is asked for again: another node may have opened.
 
 
 class Pool:
@@ -219,7 +218,7 @@ class Pool:
         if permit.probe:
             return await self._take_probe()
         if permit.requests == 0:
-            await self._wait_for_permit(permit.wait_s)
+            await self.limits.wait_for_permit(permit.wait_s)
             return ()
         taken = await self._take_or_close(
             permit.requests, 0 if self.limits.rated else self._wait_ms
@@ -239,7 +238,7 @@ class Pool:
         if permit.probe:
             return await self._take_probe()
         if not permit.requests:
-            await self._wait_for_permit(permit.wait_s)
+            await self.limits.wait_for_permit(permit.wait_s)
             return ()
         taken = await self._take_or_close(1, self._wait_ms)
         self._eager = bool(taken)
@@ -254,9 +253,6 @@ class Pool:
             await self._queues.release(self._session, self.queue, task.id, task.lease)
         await self.limits.give_back(1, 0)
         return ()
-
-    async def _wait_for_permit(self, wait_s: float) -> None:
-        await sleep(self._clock, min(max(wait_s, 0.01), PERMIT_S))
 
     async def _take_or_close(self, count: int, wait_ms: int) -> Sequence[Taken]:
         """

@@ -193,6 +193,21 @@ async def test_a_late_resume_does_not_stand_against_anothers_pause(bench: Bench)
         await node.close()
 
 
+async def test_who_hears_that_all_go_on_asks_for_a_permit_at_once(bench: Bench) -> None:
+    node = bench.node("n0")
+    await node.acquire(1)
+    await answered(node, REFUSED, 5)
+    await node.tell()
+    assert node.held
+    waiting = asyncio.create_task(node.wait_for_permit(60.0))  # No time passes here.
+    await answered(node, OK, 1)
+    assert not waiting.done()
+    await node.tell()
+    assert not node.held
+    await harness.eventually(waiting.done)
+    await node.close()
+
+
 LIMITED = Verdict("rate_limited", "provider", "HTTP 429", retry_after_s=50.0, brief="HTTP 429")
 
 
