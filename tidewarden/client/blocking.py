@@ -336,6 +336,7 @@ class Client:
 
     token = blocking(AsyncClient.token)
     tokens = blocking(AsyncClient.tokens)
+    connect_url = blocking(AsyncClient.connect_url)
     queues = blocking(AsyncClient.queues)
     topics = blocking(AsyncClient.topics)
     link = blocking(AsyncClient.link)

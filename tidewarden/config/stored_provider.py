@@ -113,7 +113,7 @@ def hosts_of(document: bytes) -> list[str]:
     except (BadArg, TooBig):
         return []
     found = []
-    for key in ("token_url", "issuer", "revocation_url", "proxy"):
+    for key in ("token_url", "issuer", "revocation_url", "authorization_url", "par_url", "proxy"):
         url = settings.get(key)
         if isinstance(url, str) and url:
             found.append(f"{key} {_origin_of(url)}")

@@ -16,6 +16,7 @@ from tidewarden.histograms import told_of
 from tidewarden.queue.reads.near_reads import Mark
 from tidewarden.queue.task import check_range
 
+from .connect.connecting import Connecting
 from .custody.stored_providers import StoredProviders
 from .custody.vault_admin import VaultAdmin
 from .events.account_events import AccountEvents
@@ -61,6 +62,7 @@ class Tokens:
         refreshing: Refreshing,
         grants: Grants,
         reader: Reader,
+        connecting: Connecting,
         forced_ms: int,
         closing: contextlib.AsyncExitStack,
     ) -> None:
@@ -78,6 +80,8 @@ class Tokens:
         stored.follow(self._take_over)
         self.custody = custody
         """The operators' verbs of the vault."""
+        self.connecting = connecting
+        """Leads browsers to consents, and back."""
         self._account_events = account_events
         self.events = account_events.events
         self._refreshing = refreshing
@@ -109,6 +113,7 @@ class Tokens:
                     *self._refreshing.jobs(),
                     *self.custody.jobs(),
                     self.stored_providers.run,
+                    self.connecting.run,
                     *self._account_events.jobs(),
                 ):
                     group.create_task(duties.keep(job.__qualname__, job))

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from tidewarden.config.load import Connect
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.errors import NotFound, NotHeld
 from tidewarden.queue.reads.condition import Condition
 from tidewarden.queue.task import Changes, Taken, TaskSpec
 from tidewarden.queue.waits.drain import Drain
+from tidewarden.tokens.connect.connecting import ConnectLink
 from tidewarden.tokens.custody.export import ignored
 from tidewarden.tokens.verbs.grants import Put
 
@@ -402,11 +404,31 @@ class RecordingStoredProviders:
         return {"provider": name, "put_ms": 2**41, "fault": "", "settings": {"client_id": "c"}}
 
 
+class RecordingConnecting:
+    """Links that lead nowhere."""
+
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self._calls = calls
+        self.settings = Connect(url="https://auth.example.com")
+
+    async def link(
+        self,
+        account: str,
+        return_to: str = "",
+        scope: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        user: str = "",
+    ) -> ConnectLink:
+        self._calls.append(("connect", account, return_to, scope, parameters, user))
+        return ConnectLink("https://auth.example.com/v1/connect/p/a?link=x", 2**41)
+
+
 class RecordingTokens:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.custody = RecordingCustody(self.calls)
         self.stored_providers = RecordingStoredProviders(self.calls)
+        self.connecting = RecordingConnecting(self.calls)
         self.events: Any = None
         self.extras: Mapping[str, Any] = {}
 

@@ -15,6 +15,7 @@ from tidewarden.cli.output import print_json, print_table
 from tidewarden.config.presets import PRESETS
 
 from . import provider
+from .connect import connect
 from .import_accounts import import_
 from .refresh import BATCH, Accounts, refresh
 from .sealed import export
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 
 
+app.command("connect")(connect)
 app.command("import")(import_)
 app.command("export")(export)
 

@@ -1,0 +1,105 @@
+"""Judges what a provider gave for a code, before it is put. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tidewarden.config.load import Provider
+from tidewarden.tokens.provider.token_response import (
+    HttpAnswer,
+    Outcome,
+    RequestNotSent,
+    TokenPair,
+    Verdict,
+    text_of_member,
+)
+
+from .id_token import fault_of, read_id_token
+from .outcomes import Failed
+from .sealed_visits import Visit
+
+UNSAID = frozenset(("openid", "offline_access", "profile", "email"))
+"""Scopes that answers leave out, or name otherwise, although they were granted."""
+AWAY = ("unavailable", "rate_limited")
+"""Classes of answers by which a provider says that it did not look at the code."""
+
+
+def pair_of(outcome: Outcome, verdict: Verdict) -> TokenPair:
+    """
+    Return the pair of an answer.
+
+    Raises: Failed: there is none, or no refresh token in it.
+    """
+    if verdict.pair is None:
+        word = "outcome_unknown" if verdict.outcome == "unknown" else "refused"
+        if isinstance(outcome, RequestNotSent) or verdict.outcome in AWAY:
+            word = "unavailable"
+        raise Failed(word, verdict.message)
+    if not verdict.pair.refresh_token:
+        raise Failed("no_refresh_token", verdict.message)
+    return verdict.pair
+
+
+def check_scope(provider: Provider, asked: str, granted: str | None) -> None:
+    """
+    Check that all was granted that was asked for; no scope in an answer means that (RFC 6749, 5.1).
+
+    Raises: Failed.
+    """
+    given = _words(granted or "")
+    lacking = sorted(_words(asked) - given - UNSAID) if given else []
+    if lacking and provider.narrower_scope == "refuse":
+        raise Failed("scope_missing", f"{len(lacking)} of the scopes asked for were not granted")
+
+
+def subject_of(
+    provider: Provider, visit: Visit, outcome: Outcome, known: str, now_s: float
+) -> str:
+    """
+    Return who consented, by the ID token of the answer; empty: none was asked for.
+
+    ``known``: who the account's grant before is of; empty: that is not known. Raises: Failed.
+    """
+    if not visit.nonce:
+        return ""
+    text = text_of_member(outcome, "id_token") if isinstance(outcome, HttpAnswer) else ""
+    if not text:
+        raise Failed("wrong_id_token", "there is no ID token, which the scope openid asks for")
+    try:
+        token = read_id_token(text)
+    except ValueError as error:
+        raise Failed("wrong_id_token", str(error)) from None
+    if fault := fault_of(token, provider.client_id, visit.issuer, visit.nonce, now_s):
+        raise Failed("wrong_id_token", fault)
+    if known and token.sub != known:
+        raise Failed("other_subject")
+    return token.sub
+
+
+def put_fields(visit: Visit, pair: TokenPair, subject: str, begun_ms: int) -> dict[str, Any]:
+    """
+    Return the fields of the put (see :class:`GrantFields`).
+
+    ``begun_ms``: the store's time before the code was sent, from which lives count: the safe side.
+    """
+    fields: dict[str, Any] = {
+        "refresh_token": pair.refresh_token,
+        "access_token": pair.access_token,
+        "token_type": pair.token_type,
+        "scope": pair.scope or visit.link.scope,
+        "subject": subject,
+        "parameters": visit.link.parameters,
+        "extras": pair.extras,
+    }
+    if pair.life_s:
+        fields["expires_at_ms"] = begun_ms + int(pair.life_s * 1000)
+    if pair.consent_s:
+        fields["consent_expires_ms"] = begun_ms + int(pair.consent_s * 1000)
+        fields["consent_end"] = "unknown"
+    return {name: value for name, value in fields.items() if value}
+
+
+def _words(scope: str) -> set[str]:
+    """Return the scopes of a text; some providers have commas between them."""
+    return {word for word in re.split(r"[ ,]+", scope) if word}
