@@ -55,6 +55,12 @@ async def answered(
         ("GET /v1/tokens/p/a/refresh", ("get", "p/a/refresh", 0, 0), 200, None),
         ("POST /v1/tokens/p/a/refresh", ("refresh", "p/a"), 202, {"refresh": "queued"}),
         (
+            "POST /v1/tokens/p/a%2Fb/connect",
+            ("connect", "p/a/b", "", "", None, ""),
+            200,
+            {"url": "https://auth.example.com/v1/connect/p/a?link=x", "until_ms": 2**41},
+        ),
+        (
             "POST /v1/tokens/p/a/refresh?generation=7",
             ("refresh", "p/a", 7),
             202,

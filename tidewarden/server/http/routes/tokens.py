@@ -597,7 +597,7 @@ class TokenRoutes:
         """Make a link by which a person consents in a browser, so that the account is put."""
         asked = await body_of(request, ConnectAsked)
         link = await self._tokens.connecting.link(
-            _account(request), asked.return_to, asked.scope, asked.parameters, request[USER]
+            _account(request), asked.return_to, asked.scope, asked.parameters, request.get(USER, "")
         )
         return respond({"url": link.url, "until_ms": link.until_ms})
 
