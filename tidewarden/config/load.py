@@ -294,7 +294,8 @@ def _check_connect(connect: Connect, problem: Problem) -> None:
     for address in connect.return_to:
         if fault := return_addresses.fault_of(address):
             allowed = return_addresses.ALLOWED
-            problem("connect.return_to", f"found {address[:80]!r}, which {fault}; allowed: {allowed}")
+            found = f"found {address[:80]!r}, which {fault}"
+            problem("connect.return_to", f"{found}; allowed: {allowed}")
     if connect.return_to and not connect.url:
         problem("connect.return_to", "found some; allowed only with connect.url")
 

@@ -285,7 +285,7 @@ class Provider:
     it is.
     """
     pkce: bool = setting(True)
-    """Whether codes are bound to their request (RFC 7636). A few providers refuse what that sends."""
+    """Whether codes are bound to their request (RFC 7636). A few providers refuse that."""
     margin_s: float = setting(300.0, low=0, high=31_536_000)
     """How long before its expiry a token is refreshed. Five minutes outlast most outages."""
     margin_share: float = setting(0.0, low=0, high=0.9)

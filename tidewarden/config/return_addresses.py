@@ -21,6 +21,7 @@ ALLOWED = (
 RESULT_NAMES = ("result", "account", "error")
 """The parameters that tell the application how it ended; its own address may have none of them."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
+ODD_SIGNS = '\\ " < > ^ ` { | }'
 # Browsers take a backslash for a slash, and leave out blanks and line breaks.
 _ODD = re.compile(r"[^\x21-\x7e]|[\\\"<>^`{|}]")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+")
@@ -29,7 +30,7 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+")
 def fault_of(address: str) -> str:
     """Say why no browser is sent to ``address``, whatever is allowed; empty: it may be."""
     if not 0 < len(address) <= CHARS_MAX or _ODD.search(address):
-        return f"is no address of 1 to {CHARS_MAX} printable characters without \\ \" < > ^ ` {{ | }}"
+        return f"is no address of 1 to {CHARS_MAX} printable characters, none of {ODD_SIGNS}"
     try:
         parts = urlsplit(address)
         _ = parts.port

@@ -20,7 +20,7 @@ from tidewarden.tokens.connect.authorization_request import (
 from tidewarden.tokens.connect.callback import code_of, read_callback
 from tidewarden.tokens.connect.granted import check_scope, pair_of, put_fields, subject_of
 from tidewarden.tokens.connect.id_token import fault_of, read_id_token
-from tidewarden.tokens.connect.outcomes import ENDINGS, Failed
+from tidewarden.tokens.connect.outcomes import ENDINGS, ConsentFailed
 from tidewarden.tokens.connect.sealed_visits import Link, Visit
 from tidewarden.tokens.provider.token_response import (
     HttpAnswer,
@@ -40,7 +40,7 @@ CLAIMS = {"iss": "https://p.example", "aud": "c0", "sub": "ada", "exp": 2000, "n
 def failing(word: str) -> Any:
     """Expect a failure with that word, which people can be told."""
     assert word in ENDINGS
-    return pytest.raises(Failed, check=lambda error: error.word == word)
+    return pytest.raises(ConsentFailed, check=lambda error: error.word == word)
 
 
 def test_the_challenge_is_that_of_the_rfc() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from .outcomes import Failed
+from .outcomes import ConsentFailed
 from .sealed_visits import STATE, Visit
 
 CODE_CHARS_MAX = 4096
@@ -30,17 +30,17 @@ def read_callback(query: Iterable[tuple[str, str]]) -> Callback:
     """
     Read the parameters of a callback.
 
-    Raises: Failed: there is no state as we make them, or a parameter is there twice.
+    Raises: ConsentFailed: there is no state as we make them, or a parameter is there twice.
     """
     found: dict[str, str] = {}
     for name, value in query:
         if name in READ:
             if name in found:  # RFC 6749, 3.1; else two readers could take two of them
-                raise Failed("unknown_browser", f"{name} is given twice")
+                raise ConsentFailed("unknown_browser", f"{name} is given twice")
             found[name] = value
     state = found.get("state", "")
     if not STATE.fullmatch(state):
-        raise Failed("unknown_browser", "there is no state of ours")
+        raise ConsentFailed("unknown_browser", "there is no state of ours")
     return Callback(state, found.get("code", ""), found.get("iss", ""), found.get("error", ""))
 
 
@@ -48,24 +48,24 @@ def code_of(callback: Callback, visit: Visit, others: Collection[str], now_ms: i
     """
     Return the code that a callback brings for its visit.
 
-    ``others``: the issuers of other providers. Raises: Failed: it comes too late or from somebody
-    else, or brings none.
+    ``others``: the issuers of other providers. Raises: ConsentFailed: it comes too late or from
+    somebody else, or brings none.
     """
     if visit.until_ms <= now_ms:
-        raise Failed("expired")
+        raise ConsentFailed("expired")
     _check_issuer(callback.issuer, visit, others)
     if callback.error:
         word = callback.error if _ERROR.fullmatch(callback.error) else "an odd error"
-        raise Failed("denied" if callback.error in DENIALS else "provider_error", word)
+        raise ConsentFailed("denied" if callback.error in DENIALS else "provider_error", word)
     code = callback.code
     if not 0 < len(code) <= CODE_CHARS_MAX or not code.isascii() or not code.isprintable():
-        raise Failed("no_code")
+        raise ConsentFailed("no_code")
     return code
 
 
 def _check_issuer(said: str, visit: Visit, others: Collection[str]) -> None:
     """Refuse the answer of another provider than was asked (mix-up; RFC 9207, 2.4)."""
     if not said and visit.says_issuer:
-        raise Failed("wrong_issuer", "it names no issuer, and its metadata say that it does")
+        raise ConsentFailed("wrong_issuer", "it names no issuer, and its metadata say that it does")
     if said and (said != visit.issuer if visit.issuer else said in others):
-        raise Failed("wrong_issuer", "it names another issuer")
+        raise ConsentFailed("wrong_issuer", "it names another issuer")

@@ -9,14 +9,14 @@ from typing import Any
 from tidewarden.clock import Clock
 from tidewarden.tokens.vault.provider_records import QUEUE
 
-from .outcomes import CONNECTED, Failed
+from .outcomes import CONNECTED, ConsentFailed
 from .sealed_visits import Link
 
 RunScript = Callable[[str, str, int, Sequence[str | bytes | int]], Awaitable[Any]]
 """Runs a script by its name on a shard of a queue, with arguments; returns its items."""
 DONE = "done"
 STATES_MAX = 20
-"""So many times the browsers of one link may come back: what each leaves in the store is bounded."""
+"""So often the browsers of one link may come back: each leaves something in the store."""
 KEPT_MS = 60_000
 """Beyond a link's life and a visit's: the clocks of nodes may differ."""
 
@@ -37,8 +37,8 @@ class Claims:
         """
         Use up a state, before anything is done for it.
 
-        Raises: Failed: it was used up before, with the word of how that ended where it is known, or
-        its link has served its purpose.
+        Raises: ConsentFailed: it was used up before, with the word of how that ended where it is
+        known; or its link has served its purpose.
         """
         claim = f"s:{_digest(state)}", f"l:{_digest(link.id)}"
         left_ms = max(0, link.until_ms - self._clock.unix_ms())
@@ -47,9 +47,9 @@ class Claims:
         if word == b"NEW":
             return claim
         if word != b"USED":
-            raise Failed("link_used")
+            raise ConsentFailed("link_used")
         ended = said.decode()
-        raise Failed(CONNECTED if ended == DONE else ended or "replayed")
+        raise ConsentFailed(CONNECTED if ended == DONE else ended or "replayed")
 
     async def end(self, claim: Claim, said: str) -> None:
         """Note what came of a state: :data:`DONE`, or the word of an ending."""

@@ -36,7 +36,7 @@ from .authorization_request import address_with, code_grant, request_members, wa
 from .callback import Callback, code_of, read_callback
 from .claims import DONE, STATES_MAX, Claim, Claims
 from .granted import check_scope, pair_of, put_fields, subject_of
-from .outcomes import CONNECTED, PENDING, Failed
+from .outcomes import CONNECTED, PENDING, ConsentFailed
 from .sealed_visits import LINK_CHARS_MAX, Link, SealedVisits, Visit
 
 log = logging.getLogger("tidewarden.tokens")
@@ -187,23 +187,25 @@ class Connecting:
         """
         Send a browser that has opened the link ``text`` of ``account`` to the provider.
 
-        Raises: Failed: the link is none, or nothing is known of where to send it.
+        Raises: ConsentFailed: the link is none, or nothing is known of where to send it.
         """
         try:
             provider_name, name = names.split(account)
         except errors.BadArg:
-            raise Failed("link_invalid") from None
+            raise ConsentFailed("link_invalid") from None
         link = await self._sealed.open_link(provider_name, name, text)
         provider, _, _ = self._found(provider_name, name, link.parameters)
         try:
             endpoints = await self._endpoint.consent_endpoints(provider)
         except NotFoundError as error:
-            raise Failed("unavailable", str(error)) from None
+            raise ConsentFailed("unavailable", str(error)) from None
         state = secrets.token_urlsafe(24)
         verifier = secrets.token_urlsafe(32) if provider.pkce else ""
         nonce = secrets.token_urlsafe(16) if wants_identity(link.scope) else ""
         redirect_uri = self._redirect_uri(provider)
-        members = request_members(provider, redirect_uri, link.scope, state, verifier, nonce)
+        members: Mapping[str, str] = request_members(
+            provider, redirect_uri, link.scope, state, verifier, nonce
+        )
         if endpoints.pushed:
             members = await self._pushed(provider, endpoints.pushed, members, link)
         visit = Visit(
@@ -236,13 +238,13 @@ class Connecting:
         """
         Return the provider with the account's parameters, its queue, and the account's name.
 
-        Raises: Failed: the provider is gone, or takes the parameters no more.
+        Raises: ConsentFailed: the provider is gone, or takes the parameters no more.
         """
         try:
             provider, queue, _ = self._directory.account(f"{provider_name}/{name}")
             return placeholders.filled(provider, parameters), queue, name
         except (errors.NotFound, errors.BadArg) as error:
-            raise Failed("link_invalid", str(error)) from None
+            raise ConsentFailed("link_invalid", str(error)) from None
 
     async def _pushed(
         self, provider: Provider, url: str, members: Mapping[str, str], link: Link
@@ -250,11 +252,12 @@ class Connecting:
         """
         Push a request, and return what the browser brings instead of it (RFC 9126, 4).
 
-        Raises: Failed: the provider does not take it, or the link has had its share.
+        Raises: ConsentFailed: the provider does not take it, or the link has had its share.
         """
-        count = self._pushes.pop(link.id, 0) + 1
+        count = self._pushes.get(link.id, 0) + 1
         if count > STATES_MAX:
-            raise Failed("link_used", "too many requests were pushed for it")
+            raise ConsentFailed("link_used", "too many requests were pushed for it")
+        self._pushes.pop(link.id, None)
         while len(self._pushes) >= PUSHES_KEPT:
             del self._pushes[next(iter(self._pushes))]
         self._pushes[link.id] = count
@@ -265,8 +268,8 @@ class Connecting:
             if uri:
                 return {"client_id": provider.client_id, "request_uri": uri}
             verdict = classify(outcome, self._clock.unix_ms())
-            raise Failed("provider_error", f"its pushed request: {verdict.brief}")
-        raise Failed("unavailable", outcome.message)
+            raise ConsentFailed("provider_error", f"its pushed request: {verdict.brief}")
+        raise ConsentFailed("unavailable", outcome.message)
 
     # --- the way back
 
@@ -277,8 +280,8 @@ class Connecting:
         Answer a browser that comes back from a provider with the parameters ``query``.
 
         ``kept`` gives what the browser kept under a state; empty: nothing. ``provider``: at whose
-        own address it came back; empty: at the one of all others. Raises: Failed: it is not known
-        which consent this is. What the store raises: no code was sent.
+        own address it came back; empty: at the one of all others. Raises: ConsentFailed: it is not
+        known which consent this is. What the store raises: no code was sent.
         """
         callback = read_callback(query)
         visit = await self._sealed.open_visit(callback.state, kept(callback.state))
@@ -298,7 +301,7 @@ class Connecting:
         """Return how a consent ends, and whether it ends so now. Raises what the store raises."""
         try:
             return await self._settled(callback, visit, came_to), True
-        except Failed as failed:
+        except ConsentFailed as failed:
             log.log(
                 logging.WARNING if failed.word == "outcome_unknown" else logging.INFO,
                 "the consent of %s/%s: %s (%s)",
@@ -313,20 +316,20 @@ class Connecting:
         """
         Use up the state, trade the code, and put what comes of it; return how it ended.
 
-        Raises: Failed, and what the store raises before the state is used up.
+        Raises: ConsentFailed, and what the store raises before the state is used up.
         """
         provider, queue, name = self._found(visit.provider, visit.account, visit.link.parameters)
         reading = await self._accounts.get(queue, name)
         await self._vault.ready()
         if self._journal.fault:
-            raise Failed("unavailable", "the journal cannot be written: no code is sent")
+            raise ConsentFailed("unavailable", "the journal cannot be written: no code is sent")
         claim = await self._claims.use_up(callback.state, visit.link)
         try:
             if came_to != visit.redirect_uri:
-                raise Failed("wrong_issuer", "it came back at another provider's address")
+                raise ConsentFailed("wrong_issuer", "it came back at another provider's address")
             code = code_of(callback, visit, self._issuers_but(provider), self._clock.unix_ms())
             fields = await self._traded(provider, visit, reading, code)
-        except Failed as failed:
+        except ConsentFailed as failed:
             await self._note(claim, failed.word)
             raise
         before = reading.row.grant if reading.row is not None else 0
@@ -346,7 +349,9 @@ class Connecting:
         self, provider: Provider, visit: Visit, reading: AccountReading, code: str
     ) -> Mapping[str, Any]:
         """
-        Send the code, once, and return the fields of the put. Raises: Failed: it came to nothing.
+        Send the code, once, and return the fields of the put.
+
+        Raises: ConsentFailed: it came to nothing.
         """
         credentials = self._endpoint.credentials
         number = credentials.order(provider)[0]
@@ -390,8 +395,8 @@ class Connecting:
         """
         Put what is in the journal, and note that it is; return how it ended.
 
-        ``before``: it is put only where the account has still this grant. Raises: Failed: the
-        account does not take it, and never will.
+        ``before``: it is put only where the account has still this grant. Raises: ConsentFailed:
+        the account does not take it, and never will.
         """
         account = f"{provider.name}/{consent.account}"
         try:
@@ -400,7 +405,7 @@ class Connecting:
             self._journal.stored(consent)
             log.error("what was given for %s cannot be put: %s", account, error)
             await self._note(consent.claim, "not_stored")
-            raise Failed("not_stored", str(error)) from None
+            raise ConsentFailed("not_stored", str(error)) from None
         except errors.Error as error:
             log.warning("what was given for %s waits in the journal: %s", account, error)
             return PENDING
@@ -444,7 +449,7 @@ class Connecting:
                 fields = msgspec.json.decode(plain, type=dict[str, Any])
                 if await self._put(consent, provider, fields, consent.before) == PENDING:
                     return
-            except Failed:
+            except ConsentFailed:
                 continue  # it was said
             except (errors.Error, msgspec.DecodeError) as error:
                 log.warning("a consent of %s waits in the journal: %s", consent.account, error)

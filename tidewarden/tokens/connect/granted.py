@@ -16,7 +16,7 @@ from tidewarden.tokens.provider.token_response import (
 )
 
 from .id_token import fault_of, read_id_token
-from .outcomes import Failed
+from .outcomes import ConsentFailed
 from .sealed_visits import Visit
 
 UNSAID = frozenset(("openid", "offline_access", "profile", "email"))
@@ -29,15 +29,15 @@ def pair_of(outcome: Outcome, verdict: Verdict) -> TokenPair:
     """
     Return the pair of an answer.
 
-    Raises: Failed: there is none, or no refresh token in it.
+    Raises: ConsentFailed: there is none, or no refresh token in it.
     """
     if verdict.pair is None:
         word = "outcome_unknown" if verdict.outcome == "unknown" else "refused"
         if isinstance(outcome, RequestNotSent) or verdict.outcome in AWAY:
             word = "unavailable"
-        raise Failed(word, verdict.message)
+        raise ConsentFailed(word, verdict.message)
     if not verdict.pair.refresh_token:
-        raise Failed("no_refresh_token", verdict.message)
+        raise ConsentFailed("no_refresh_token", verdict.message)
     return verdict.pair
 
 
@@ -45,12 +45,13 @@ def check_scope(provider: Provider, asked: str, granted: str | None) -> None:
     """
     Check that all was granted that was asked for; no scope in an answer means that (RFC 6749, 5.1).
 
-    Raises: Failed.
+    Raises: ConsentFailed.
     """
     given = _words(granted or "")
     lacking = sorted(_words(asked) - given - UNSAID) if given else []
     if lacking and provider.narrower_scope == "refuse":
-        raise Failed("scope_missing", f"{len(lacking)} of the scopes asked for were not granted")
+        many = f"{len(lacking)} of the scopes that were asked for"
+        raise ConsentFailed("scope_missing", f"{many} were not granted")
 
 
 def subject_of(
@@ -59,21 +60,21 @@ def subject_of(
     """
     Return who consented, by the ID token of the answer; empty: none was asked for.
 
-    ``known``: who the account's grant before is of; empty: that is not known. Raises: Failed.
+    ``known``: whose the grant before is; empty: that is not known. Raises: ConsentFailed.
     """
     if not visit.nonce:
         return ""
     text = text_of_member(outcome, "id_token") if isinstance(outcome, HttpAnswer) else ""
     if not text:
-        raise Failed("wrong_id_token", "there is no ID token, which the scope openid asks for")
+        raise ConsentFailed("wrong_id_token", "there is none, which the scope openid asks for")
     try:
         token = read_id_token(text)
     except ValueError as error:
-        raise Failed("wrong_id_token", str(error)) from None
+        raise ConsentFailed("wrong_id_token", str(error)) from None
     if fault := fault_of(token, provider.client_id, visit.issuer, visit.nonce, now_s):
-        raise Failed("wrong_id_token", fault)
+        raise ConsentFailed("wrong_id_token", fault)
     if known and token.sub != known:
-        raise Failed("other_subject")
+        raise ConsentFailed("other_subject")
     return token.sub
 
 

@@ -10,7 +10,7 @@ PENDING = "pending"
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class PageText:
     """Says what a person reads, and with which status, where no application is to be told."""
 
     status: int
@@ -18,39 +18,41 @@ class Ending:
 
 
 ENDINGS = {
-    CONNECTED: Ending(200, "The account is connected. You can close this window."),
-    PENDING: Ending(200, "The account is connected as soon as our store is back."),
-    "link_invalid": Ending(400, "This link is not one of ours, or was changed. Ask for a new one."),
-    "link_expired": Ending(410, "This link has expired. Ask for a new one."),
-    "link_used": Ending(410, "This link has served its purpose. Ask for a new one."),
-    "unknown_browser": Ending(
+    CONNECTED: PageText(200, "The account is connected. You can close this window."),
+    PENDING: PageText(200, "The account is connected as soon as our store is back."),
+    "link_invalid": PageText(
+        400, "This link is not one of ours, or was changed. Ask for a new one."
+    ),
+    "link_expired": PageText(410, "This link has expired. Ask for a new one."),
+    "link_used": PageText(410, "This link has served its purpose. Ask for a new one."),
+    "unknown_browser": PageText(
         400, "This sign-in was not begun in this browser, or too long ago. Open the link again."
     ),
-    "expired": Ending(410, "This sign-in took too long. Open the link again."),
-    "replayed": Ending(
+    "expired": PageText(410, "This sign-in took too long. Open the link again."),
+    "replayed": PageText(
         409, "This sign-in was answered before, and how it ended is not known. Open the link again."
     ),
-    "denied": Ending(403, "Access was not granted."),
-    "provider_error": Ending(502, "The provider refused the request. Its settings may be wrong."),
-    "wrong_issuer": Ending(400, "The answer came from another provider than was asked."),
-    "no_code": Ending(400, "The provider's answer had no code in it."),
-    "unavailable": Ending(503, "The provider cannot be reached. Open the link again in a while."),
-    "outcome_unknown": Ending(
+    "denied": PageText(403, "Access was not granted."),
+    "provider_error": PageText(502, "The provider refused the request. Its settings may be wrong."),
+    "wrong_issuer": PageText(400, "The answer came from another provider than was asked."),
+    "no_code": PageText(400, "The provider's answer had no code in it."),
+    "unavailable": PageText(503, "The provider cannot be reached. Open the link again in a while."),
+    "outcome_unknown": PageText(
         502, "The provider's answer was lost, so nothing was stored. Open the link again."
     ),
-    "refused": Ending(502, "The provider did not accept its own code. Open the link again."),
-    "scope_missing": Ending(403, "Less was allowed than is needed. Open the link again."),
-    "no_refresh_token": Ending(502, "The provider gave no lasting access: no refresh token."),
-    "wrong_id_token": Ending(502, "The provider's statement about you does not fit the request."),
-    "other_subject": Ending(
+    "refused": PageText(502, "The provider did not accept its own code. Open the link again."),
+    "scope_missing": PageText(403, "Less was allowed than is needed. Open the link again."),
+    "no_refresh_token": PageText(502, "The provider gave no lasting access: no refresh token."),
+    "wrong_id_token": PageText(502, "The provider's statement about you does not fit the request."),
+    "other_subject": PageText(
         409, "You signed in as somebody else than the account belongs to. Open the link again."
     ),
-    "not_stored": Ending(409, "What the provider gave does not fit this account."),
+    "not_stored": PageText(409, "What the provider gave does not fit this account."),
 }
 """By word."""
 
 
-class Failed(Exception):
+class ConsentFailed(Exception):
     """
     Says that a consent came to nothing.
 

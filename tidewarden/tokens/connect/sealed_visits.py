@@ -18,7 +18,7 @@ import msgspec
 from tidewarden.clock import Clock
 from tidewarden.tokens.vault.vault import NONCE_BYTES, TAG_BYTES, Place, Unsealable, Vault
 
-from .outcomes import Failed
+from .outcomes import ConsentFailed
 
 LINK_CHARS_MAX = 2_400
 VISIT_CHARS_MAX = 3_600
@@ -85,14 +85,14 @@ class SealedVisits:
         """
         Open the link to an account's consent.
 
-        Raises: Failed: it is none, is another account's, or has expired.
+        Raises: ConsentFailed: it is none, is another account's, or has expired.
         """
         place = Place(provider, account, "link", 0, 0)
         link = await self._open(text, LINK_CHARS_MAX, place, Link)
         if link is None:
-            raise Failed("link_invalid")
+            raise ConsentFailed("link_invalid")
         if link.until_ms <= self._clock.unix_ms():
-            raise Failed("link_expired")
+            raise ConsentFailed("link_expired")
         return link
 
     async def seal_visit(self, state: str, visit: Visit) -> str:
@@ -103,11 +103,11 @@ class SealedVisits:
         """
         Open what a browser kept under ``state``. It may have expired.
 
-        Raises: Failed: it is not of this state, or not ours.
+        Raises: ConsentFailed: it is not of this state, or not ours.
         """
         visit = await self._open(text, VISIT_CHARS_MAX, _of_state(state), Visit)
         if visit is None:
-            raise Failed("unknown_browser")
+            raise ConsentFailed("unknown_browser")
         return visit
 
     async def _seal(self, what: msgspec.Struct, place: Place) -> str:

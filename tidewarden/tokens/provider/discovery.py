@@ -54,7 +54,7 @@ class ConsentEndpoints:
 class _Known:
     url: str = ""
     revocation: str = ""
-    consent: ConsentEndpoints = ConsentEndpoints()
+    consent: ConsentEndpoints = field(default_factory=ConsentEndpoints)
     until: float = 0.0
     fault: str = ""
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)

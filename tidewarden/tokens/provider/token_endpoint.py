@@ -112,7 +112,8 @@ class TokenEndpoint:
         network or the provider does.
         """
         coming = RequestProgress((*_secrets(provider, grant["code"]), *grant.values()))
-        return await self._outcome(provider, coming, self._exchange(provider, grant, secret, coming))
+        asking = self._exchange(provider, grant, secret, coming)
+        return await self._outcome(provider, coming, asking)
 
     async def push(
         self, provider: Provider, url: str, request: Mapping[str, str], secret: int = 0
@@ -123,9 +124,8 @@ class TokenEndpoint:
         Never raises for what the network or the provider does.
         """
         coming = RequestProgress(_secrets(provider, ""))
-        return await self._outcome(
-            provider, coming, self._push(provider, url, request, secret, coming)
-        )
+        asking = self._push(provider, url, request, secret, coming)
+        return await self._outcome(provider, coming, asking)
 
     async def consent_endpoints(self, provider: Provider) -> ConsentEndpoints:
         """Return where people consent. Raises: NotFoundError: metadata do not tell, or not now."""

@@ -21,7 +21,7 @@ from tidewarden.server.audit.audit_log import AuditLog
 from tidewarden.server.http.responses import FAILED
 from tidewarden.server.http.route import Route, whole
 from tidewarden.tokens.connect.connecting import VISIT_S, Arrival, Connecting
-from tidewarden.tokens.connect.outcomes import CONNECTED, ENDINGS, PENDING, Failed
+from tidewarden.tokens.connect.outcomes import CONNECTED, ENDINGS, PENDING, ConsentFailed
 
 log = logging.getLogger("tidewarden.server")
 
@@ -62,7 +62,7 @@ class ConnectRoutes:
         account = f"{request.match_info['provider']}/{request.match_info['account']}"
         try:
             departure = await self._connecting.begin(account, request.query.get("link", ""))
-        except Failed as failed:
+        except ConsentFailed as failed:
             return _page(failed.word)
         except Error as error:
             return _unavailable(error)
@@ -78,7 +78,7 @@ class ConnectRoutes:
         """Receive a browser that comes back from a provider, and send it on to the application."""
         try:
             arrival = await whole(self._finished(request))
-        except Failed as failed:
+        except ConsentFailed as failed:
             return _page(failed.word)
         except Error as error:
             return _unavailable(error)
