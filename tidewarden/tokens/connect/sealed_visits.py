@@ -16,7 +16,15 @@ from typing import TypeVar
 import msgspec
 
 from tidewarden.clock import Clock
-from tidewarden.tokens.vault.vault import NONCE_BYTES, TAG_BYTES, Place, Unsealable, Vault
+from tidewarden.tokens.vault.vault import (
+    FINGERPRINT_KEY_ID,
+    NONCE_BYTES,
+    TAG_BYTES,
+    Place,
+    Unsealable,
+    Vault,
+    key_id_of,
+)
 
 from .outcomes import ConsentFailed
 
@@ -120,7 +128,7 @@ class SealedVisits:
     ) -> Kind | None:
         """Open a sealed text; None: it is none of ours, was changed, or was made elsewhere."""
         raw = _bytes(text) if len(text) <= chars_max else b""
-        if len(raw) < SEALED_BYTES_MIN:
+        if len(raw) < SEALED_BYTES_MIN or key_id_of(raw) == FINGERPRINT_KEY_ID:
             return None
         if not self._vault.holds(raw):  # its key may be new: another node has made it
             if self._clock.monotonic() - self._looked_at < LOOK_S:

@@ -91,13 +91,13 @@ class ConnectRoutes:
 
     async def _finished(self, request: web.Request) -> Arrival:
         """Answer the browser, and note an account that was connected."""
+        peer = peer_of(request.transport)  # it may be gone in the end
         arrival = await self._connecting.finish(
             request.query.items(),
             lambda state: request.cookies.get(self._name(state), ""),
             request.match_info.get("provider", ""),
         )
         if self._audit is not None and arrival.fresh and arrival.word in (CONNECTED, PENDING):
-            peer = peer_of(request.transport)
             self._audit.account(arrival.user, peer, "T.CONNECT", arrival.account, arrival.word)
         return arrival
 
