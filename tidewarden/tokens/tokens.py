@@ -113,7 +113,7 @@ class Tokens:
                     *self._refreshing.jobs(),
                     *self.custody.jobs(),
                     self.stored_providers.run,
-                    self.connecting.run,
+                    self.connecting.given.run,
                     *self._account_events.jobs(),
                 ):
                     group.create_task(duties.keep(job.__qualname__, job))

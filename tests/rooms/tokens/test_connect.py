@@ -35,7 +35,7 @@ from support.tokens import harness
 from tidewarden.config.load import Config, Connect, Secret, Tokens
 from tidewarden.errors import BadArg, StoreDown
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
-from tidewarden.tokens.connect import claims, connecting, sealed_visits
+from tidewarden.tokens.connect import claims, connecting, given_grants, sealed_visits
 
 PUBLIC = "https://auth.example.com"
 APP = "https://app.example.com/connected"
@@ -831,19 +831,19 @@ async def test_what_was_given_is_put_when_the_store_is_back(
     async def away(*_: Any, **__: Any) -> Any:
         raise StoreDown("the store is away")
 
-    monkeypatch.setattr(connecting, "REPLAY_S", 3600.0)
+    monkeypatch.setattr(given_grants, "REPLAY_S", 3600.0)
     async with place(valkey, tmp_path, there) as made:
         browser, link = made.browser(), await made.link()
         back = await made.left(browser, link)
         with monkeypatch.context() as patch:
-            patch.setattr(connecting.Grants, "put_consent", away)
+            patch.setattr(given_grants.Grants, "put_consent", away)
             assert (await made.told(browser, back))["result"] == "pending"
         assert len(journal_of(made.tokens).consents()) == 1
         assert await made.row() is None
         # Its node dies here, and is there again.
     async with place(valkey, tmp_path, there, go=False) as made:
         assert len(journal_of(made.tokens).consents()) == 1
-        await made.tokens.connecting.replay()
+        await made.tokens.connecting.given.replay()
         assert journal_of(made.tokens).consents() == []
         assert (await made.tokens.get("p/ada")).access_token == "at-ada-1"
         made.sides[0].go()
@@ -867,17 +867,17 @@ async def test_what_was_given_before_a_later_consent_or_a_deletion_is_not_put(
     async def away(*_: Any, **__: Any) -> Any:
         raise StoreDown("the store is away")
 
-    monkeypatch.setattr(connecting, "REPLAY_S", 3600.0)
+    monkeypatch.setattr(given_grants, "REPLAY_S", 3600.0)
     async with place(valkey, tmp_path, there) as made:
         await made.tokens.put("p/ada", {"refresh_token": "old", "access_token": "a"})
         with monkeypatch.context() as patch:
-            patch.setattr(connecting.Grants, "put_consent", away)
+            patch.setattr(given_grants.Grants, "put_consent", away)
             assert (await made.consent())["result"] == "pending"
         if later == "deletion":
             await made.tokens.delete("p/ada")
         else:
             assert (await made.consent())["result"] == "connected"
-        await made.tokens.connecting.replay()
+        await made.tokens.connecting.given.replay()
         assert journal_of(made.tokens).consents() == []
         row = await made.row()
         assert (row is None) if later == "deletion" else row.grant == 2

@@ -17,33 +17,28 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
 from tidewarden import errors
-from tidewarden.clock import sleep
 from tidewarden.config import placeholders, return_addresses
 from tidewarden.config.load import Connect, Provider
 from tidewarden.tokens.accounts import names
 from tidewarden.tokens.accounts.account_store import AccountReading
-from tidewarden.tokens.journal.journal_records import JournalConsent
 from tidewarden.tokens.provider.discovery import NotFoundError
 from tidewarden.tokens.provider.token_response import HttpAnswer, classify, rules_of, text_of_member
 from tidewarden.tokens.shared_parts import SharedParts
-from tidewarden.tokens.vault.vault import Place
 from tidewarden.tokens.verbs.grants import Grants
 
 from .authorization_request import address_with, code_grant, request_members, wants_identity
 from .callback import Callback, code_of, read_callback
-from .claims import DONE, STATES_MAX, Claim, Claims
+from .claims import STATES_MAX, Claims
+from .given_grants import GivenGrants
 from .granted import check_scope, pair_of, put_fields, subject_of
-from .outcomes import CONNECTED, PENDING, ConsentFailed
+from .outcomes import ConsentFailed
 from .sealed_visits import LINK_CHARS_MAX, Link, SealedVisits, Visit
 
 log = logging.getLogger("tidewarden.tokens")
 
 VISIT_S = 900
 """How long a browser may be at the provider."""
-REPLAY_S = 2.0
 STOP_S = 13.0
 """How long a node that stops waits for codes that are under way."""
 OWN_PATH = "callback"
@@ -88,8 +83,7 @@ class Connecting:
     """
     Makes links to consents and answers the browsers that open them, on one node.
 
-    :meth:`run` offers the store what it has not confirmed; :meth:`stop` waits for what is under
-    way.
+    ``given`` brings to the store what providers gave; :meth:`stop` waits for what is under way.
     """
 
     def __init__(self, shared: SharedParts, grants: Grants) -> None:
@@ -97,16 +91,12 @@ class Connecting:
         self.settings: Connect = shared.config.connect
         self._directory = shared.directory
         self._accounts = shared.accounts
-        self._vault = shared.vault
-        self._journal = shared.journal
         self._endpoint = shared.endpoint
         self._clock = shared.clock
-        self._grants = grants
         self._sealed = SealedVisits(shared.vault, shared.clock)
         self._claims = Claims(shared.accounts.script, shared.clock, VISIT_S * 1000)
+        self.given = GivenGrants(shared, grants, self._claims)
         self._under_way: set[asyncio.Task[tuple[str, bool]]] = set()
-        self._storing: set[Claim] = set()
-        """Whose consents are on their way to the store."""
         self._pushes: dict[str, int] = {}
         """How many requests were pushed for each link, the latest at the end."""
 
@@ -320,9 +310,7 @@ class Connecting:
         """
         provider, queue, name = self._found(visit.provider, visit.account, visit.link.parameters)
         reading = await self._accounts.get(queue, name)
-        await self._vault.ready()
-        if self._journal.fault:
-            raise ConsentFailed("unavailable", "the journal cannot be written: no code is sent")
+        await self.given.ready()
         claim = await self._claims.use_up(callback.state, visit.link)
         try:
             if came_to != visit.redirect_uri:
@@ -330,15 +318,10 @@ class Connecting:
             code = code_of(callback, visit, self._issuers_but(provider), self._clock.unix_ms())
             fields = await self._traded(provider, visit, reading, code)
         except ConsentFailed as failed:
-            await self._note(claim, failed.word)
+            await self.given.note(claim, failed.word)
             raise
         before = reading.row.grant if reading.row is not None else 0
-        self._storing.add(claim)
-        try:
-            consent = await self._to_disk(queue, visit, before, fields, claim)
-            return await self._put(consent, provider, fields)
-        finally:
-            self._storing.discard(claim)
+        return await self.given.take_in(provider, queue, name, before, fields, claim)
 
     def _issuers_but(self, provider: Provider) -> frozenset[str]:
         """Return the issuers of all other providers."""
@@ -367,92 +350,7 @@ class Connecting:
         subject = subject_of(provider, visit, outcome, known, self._clock.unix_ms() / 1000)
         return put_fields(visit, pair, subject, reading.now_ms)
 
-    async def _to_disk(
-        self, queue: str, visit: Visit, before: int, fields: Mapping[str, Any], claim: Claim
-    ) -> JournalConsent:
-        """Write what was given into the journal; if that fails, it is still whole in memory."""
-        place = Place(visit.provider, visit.account, "consent", before, 0)
-        body = self._vault.seal(msgspec.json.encode(fields), place)
-        key = self._vault.wrapped_key(body)
-        try:
-            return await self._journal.add_consent(queue, visit.account, before, body, claim, key)
-        except OSError as error:
-            log.error(
-                "the journal does not take what %s gave for %s: %s",
-                visit.provider,
-                visit.account,
-                error,
-            )
-            return next(one for one in self._journal.consents() if one.claim == claim)
-
-    async def _put(
-        self,
-        consent: JournalConsent,
-        provider: Provider,
-        fields: Mapping[str, Any],
-        before: int | None = None,
-    ) -> str:
-        """
-        Put what is in the journal, and note that it is; return how it ended.
-
-        ``before``: it is put only where the account has still this grant. Raises: ConsentFailed:
-        the account does not take it, and never will.
-        """
-        account = f"{provider.name}/{consent.account}"
-        try:
-            await self._grants.put_consent(provider, consent.queue, consent.account, fields, before)
-        except errors.BadArg as error:
-            self._journal.stored(consent)
-            log.error("what was given for %s cannot be put: %s", account, error)
-            await self._note(consent.claim, "not_stored")
-            raise ConsentFailed("not_stored", str(error)) from None
-        except errors.Error as error:
-            log.warning("what was given for %s waits in the journal: %s", account, error)
-            return PENDING
-        try:
-            await self._claims.end(consent.claim, DONE)
-        except errors.Error as error:
-            # It stays in the journal until this is noted: the link would serve once more.
-            log.info("that %s is connected is noted later: %s", account, error)
-        else:
-            self._journal.stored(consent)
-        return CONNECTED
-
-    async def _note(self, claim: Claim, word: str) -> None:
-        """Note how a consent ended, for the browser that asks again."""
-        try:
-            await self._claims.end(claim, word)
-        except errors.Error as error:
-            log.info("how a consent ended is not noted: %s", error)
-
     # --- life
-
-    async def run(self) -> None:
-        """Replay now and then, until cancelled."""
-        while True:
-            await sleep(self._clock, REPLAY_S)
-            await self.replay()
-
-    async def replay(self) -> None:
-        """Offer the store what was given for consents and is not known to be there."""
-        providers = {
-            queue: self._directory.providers[name]
-            for name, queue in self._directory.queues.items()
-            if name in self._directory.providers
-        }
-        for consent in self._journal.consents():
-            provider = providers.get(consent.queue)
-            if provider is None or consent.claim in self._storing:
-                continue
-            try:
-                plain = await self._vault.unseal(consent.body, consent.place(provider.name))
-                fields = msgspec.json.decode(plain, type=dict[str, Any])
-                if await self._put(consent, provider, fields, consent.before) == PENDING:
-                    return
-            except ConsentFailed:
-                continue  # it was said
-            except (errors.Error, msgspec.DecodeError) as error:
-                log.warning("a consent of %s waits in the journal: %s", consent.account, error)
 
     async def stop(self) -> None:
         """Wait for codes that are under way, in 13 s at most."""
