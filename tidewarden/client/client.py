@@ -301,6 +301,25 @@ class AsyncClient:
         url: str = await self.execute("T.CONNECT", account, *options, again=True)
         return url
 
+    async def connect_device(
+        self,
+        account: str,
+        *,
+        scope: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """
+        Return a code by which a person consents on another device, so that an account is put.
+
+        The names are those of T.DEVICE: ``user_code``, ``verification_uri`` and more. ``scope`` and
+        ``parameters``: as of :meth:`connect_url`.
+
+        Raises: BadArg: the provider has no such codes; NotFound, NoAuth, Timeout, Unreachable.
+        """
+        known = None if parameters is None else json.dumps(dict(parameters))
+        options = words(scope=scope, parameters=known)
+        return mapped(await self.execute("T.DEVICE", account, *options))
+
     async def queues(self) -> list[str]:
         """Return the names of all queues."""
         names: list[str] = await self.execute("Q.LIST", again=True)

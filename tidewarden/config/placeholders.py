@@ -30,7 +30,14 @@ VALUES_MAX = 200
 """Hosts that listed values may make together."""
 HOST_CHARS_MAX = 253
 
-ADDRESSES = ("token_url", "issuer", "revocation_url", "authorization_url", "par_url")
+ADDRESSES = (
+    "token_url",
+    "issuer",
+    "revocation_url",
+    "authorization_url",
+    "par_url",
+    "device_url",
+)
 TEXTS = ("client_id", "jwt_issuer", "jwt_subject", "jwt_audience")
 MAPS = ("parameters", "headers", "jwt_claims", "authorization_parameters")
 NAMED = "account"

@@ -272,6 +272,11 @@ class Provider:
     Where authorization requests are pushed to first (RFC 9126). Empty, the default: the one that
     the issuer's metadata name, or none.
     """
+    device_url: str = setting("", allowed=URL_ALLOWED)
+    """
+    Its device authorization endpoint (RFC 8628), for people who consent on another device. Empty,
+    the default: the one that the issuer's metadata name, or none.
+    """
     consent_issuer: str = setting("", allowed=URL_ALLOWED)
     """
     Its issuer identifier where ``issuer`` is not set: ``iss`` of its answers (RFC 9207) and of its

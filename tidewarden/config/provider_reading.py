@@ -41,13 +41,14 @@ CONSENT_KEYS = (
     "authorization_url",
     "authorization_parameters",
     "par_url",
+    "device_url",
     "consent_issuer",
     "consent_scope",
     "narrower_scope",
     "pkce",
 )
 """Settings that tell how people consent."""
-PLACES = ("token_url", "issuer", "authorization_url", "par_url", "consent_issuer")
+PLACES = ("token_url", "issuer", "authorization_url", "par_url", "device_url", "consent_issuer")
 """Settings of a preset that are void where the provider is at another address."""
 RENEWING_KEYS = (
     *CONSENT_KEYS,
@@ -306,6 +307,7 @@ def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
         ("revocation_url", provider.revocation_url),
         ("authorization_url", provider.authorization_url),
         ("par_url", provider.par_url),
+        ("device_url", provider.device_url),
         ("consent_issuer", provider.consent_issuer),
     ):
         plain = placeholders.plainly(url)

@@ -19,6 +19,7 @@ from .accounts.directory import Directory
 from .accounts.near_accounts import NearAccounts
 from .accounts.waiting_readers import WaitingReaders
 from .connect.connecting import Connecting
+from .connect.devices import Devices
 from .custody.key_sync import restore_keys
 from .custody.stored_providers import StoredProviders
 from .custody.vault_admin import VaultAdmin
@@ -161,6 +162,8 @@ async def _build(
     await refreshing.replay.replay()
     connecting = Connecting(shared, grants)
     closing.push_async_callback(connecting.stop)
+    devices = Devices(shared, connecting.given)
+    closing.push_async_callback(devices.stop)
     return Tokens(
         shared,
         stored,
@@ -170,6 +173,7 @@ async def _build(
         grants,
         reader,
         connecting,
+        devices,
         forced_ms,
         closing,
     )

@@ -17,6 +17,7 @@ from tidewarden.queue.reads.near_reads import Mark
 from tidewarden.queue.task import check_range
 
 from .connect.connecting import Connecting
+from .connect.devices import Devices
 from .custody.stored_providers import StoredProviders
 from .custody.vault_admin import VaultAdmin
 from .events.account_events import AccountEvents
@@ -63,6 +64,7 @@ class Tokens:
         grants: Grants,
         reader: Reader,
         connecting: Connecting,
+        devices: Devices,
         forced_ms: int,
         closing: contextlib.AsyncExitStack,
     ) -> None:
@@ -82,6 +84,8 @@ class Tokens:
         """The operators' verbs of the vault."""
         self.connecting = connecting
         """Leads browsers to consents, and back."""
+        self.devices = devices
+        """Lets people consent on other devices."""
         self._account_events = account_events
         self.events = account_events.events
         self._refreshing = refreshing
@@ -114,6 +118,7 @@ class Tokens:
                     *self.custody.jobs(),
                     self.stored_providers.run,
                     self.connecting.given.run,
+                    self.devices.run,
                     *self._account_events.jobs(),
                 ):
                     group.create_task(duties.keep(job.__qualname__, job))
@@ -419,6 +424,7 @@ class Tokens:
         config = replace(self._config, providers=dict(providers))
         self._refreshing.change(config)
         self._account_events.change(config)
+        self.devices.change(config.providers)
 
     async def _held_by(self, provider: str) -> str:
         """

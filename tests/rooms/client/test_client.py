@@ -152,9 +152,12 @@ async def test_a_link_to_a_consent(node: Any) -> None:
             assert await client.connect_url("p/a") == url
             asked = {"return_to": "https://app.example.com/", "scope": "read write"}
             assert await client.connect_url("p/a", **asked, parameters=own) == url
+            codes = await client.connect_device("p/a", scope="read", parameters=own)
+            assert codes["user_code"] == "WDJB-MJHT"
         assert here.doors[0].tokens.calls == [
             ("connect", "p/a", "", "", None, "admin"),
             ("connect", "p/a", "https://app.example.com/", "read write", own, "admin"),
+            ("device", "p/a", "read", own, "admin"),
         ]
 
 

@@ -14,6 +14,7 @@ from tidewarden.queue.reads.condition import Condition
 from tidewarden.queue.task import Changes, Taken, TaskSpec
 from tidewarden.queue.waits.drain import Drain
 from tidewarden.tokens.connect.connecting import ConnectLink
+from tidewarden.tokens.connect.devices import DeviceLink
 from tidewarden.tokens.custody.export import ignored
 from tidewarden.tokens.verbs.grants import Put
 
@@ -423,12 +424,30 @@ class RecordingConnecting:
         return ConnectLink("https://auth.example.com/v1/connect/p/a?link=x", 2**41)
 
 
+class RecordingDevices:
+    """Codes that nobody types in."""
+
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self._calls = calls
+
+    async def start(
+        self,
+        account: str,
+        scope: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        user: str = "",
+    ) -> DeviceLink:
+        self._calls.append(("device", account, scope, parameters, user))
+        return DeviceLink("WDJB-MJHT", "https://p.example/device", "", 2**41)
+
+
 class RecordingTokens:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.custody = RecordingCustody(self.calls)
         self.stored_providers = RecordingStoredProviders(self.calls)
         self.connecting = RecordingConnecting(self.calls)
+        self.devices = RecordingDevices(self.calls)
         self.events: Any = None
         self.extras: Mapping[str, Any] = {}
 

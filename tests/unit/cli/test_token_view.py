@@ -212,6 +212,22 @@ def test_a_link_to_a_consent_is_printed(run: Run, node: Any) -> None:
     assert (wrong.exit_code, "'shop' is not of the form NAME=VALUE" in wrong.stderr) == (2, True)
 
 
+def test_a_code_for_another_device_is_printed(run: Run, node: Any) -> None:
+    codes = {"user_code": "WDJB-MJHT", "verification_uri": "https://p/d", "until_ms": LATER_MS}
+    node.answers = {"T.DEVICE": codes}
+    lines = run("token", "connect", "p/a", "--device", "--scope", "a").stdout.splitlines()
+    assert [line.split() for line in lines] == [
+        ["user_code", "WDJB-MJHT"],
+        ["verification_uri", "https://p/d"],
+        ["until_ms", "2100-01-01", "00:00:00"],
+    ]
+    told = json.loads(run("token", "connect", "p/a", "--device", "--json").stdout)
+    assert told == {"account": "p/a"} | codes
+    assert node.asked == [["T.DEVICE", "p/a", "SCOPE", "a"], ["T.DEVICE", "p/a"]]
+    wrong = run("token", "connect", "p/a", "--device", "--return", "https://a/")
+    assert (wrong.exit_code, "--return is for a link" in wrong.stderr) == (2, True)
+
+
 def test_presets_are_listed_with_their_sources(run: Run) -> None:
     listed = json.loads(run("token", "presets", "--json").stdout)
     google = next(one for one in listed if one["name"] == "google")

@@ -10,6 +10,7 @@ import pytest
 from support.providers.consenting_provider import unsigned
 from support.tokens import harness
 
+from tidewarden.tokens.accounts.names import parse_grant
 from tidewarden.tokens.connect.authorization_request import (
     address_with,
     challenge_of,
@@ -66,7 +67,11 @@ def test_a_request_has_what_it_needs_and_what_its_provider_wants() -> None:
     bare = request_members(PROVIDER, "https://a/cb", "", STATE, "", "")
     assert bare.keys() == {"response_type", "client_id", "redirect_uri", "state"}
     assert address_with("https://p/auth?x=1", {"scope": "a b"}) == "https://p/auth?x=1&scope=a%20b"
-    assert code_grant("https://a/cb", "c", "") == {"code": "c", "redirect_uri": "https://a/cb"}
+    assert code_grant("https://a/cb", "c", "") == {
+        "grant_type": "authorization_code",
+        "code": "c",
+        "redirect_uri": "https://a/cb",
+    }
     assert code_grant("https://a/cb", "c", "v")["code_verifier"] == "v"
     assert wants_identity("email openid")
     assert not wants_identity("openid2 xopenid")
@@ -187,17 +192,15 @@ def answer(**members: Any) -> HttpAnswer:
 
 
 def test_who_consented() -> None:
-    visit = Visit("p", "a", LINK, 1, "https://a/cb", "v", "n", "https://p.example", False)
     right = answer(access_token="a", id_token=unsigned(CLAIMS))
-    assert subject_of(PROVIDER, visit, right, "", 1000) == "ada"
-    assert subject_of(PROVIDER, visit, right, "ada", 1000) == "ada"
+    of = "https://p.example", "n"
+    assert subject_of(PROVIDER, right, *of, "", 1000) == "ada"
+    assert subject_of(PROVIDER, right, *of, "ada", 1000) == "ada"
     with failing("other_subject"):
-        subject_of(PROVIDER, visit, right, "bob", 1000)
+        subject_of(PROVIDER, right, *of, "bob", 1000)
     for wrong in (answer(access_token="a"), answer(id_token=7), answer(id_token="x")):
         with failing("wrong_id_token"):
-            subject_of(PROVIDER, visit, wrong, "", 1000)
-    unasked = Visit("p", "a", LINK, 1, "https://a/cb", "v", "", "https://p.example", False)
-    assert subject_of(PROVIDER, unasked, answer(access_token="a"), "bob", 1000) == ""
+            subject_of(PROVIDER, wrong, *of, "", 1000)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +254,8 @@ def test_what_is_put() -> None:
         refresh_token_expires_in=90,
     )
     pair = pair_of(outcome, classify(outcome, 0))
-    assert put_fields(VISIT, pair, "ada", 5000) == {
+    assert put_fields(pair, "read write", {"shop": "x"}, "ada", 5000) == {
+        "parameters": {"shop": "x"},
         "refresh_token": "r",
         "access_token": "a",
         "token_type": "Bearer",
@@ -261,11 +265,15 @@ def test_what_is_put() -> None:
         "consent_expires_ms": 95_000,
         "consent_end": "unknown",
     }
+    endless = answer(access_token="a", refresh_token="r", expires_in=10**11)
+    pair = pair_of(endless, classify(endless, 0))
+    told = put_fields(pair, "", {}, "", 5000)
+    assert parse_grant(told, PROVIDER).expires_at_ms == 2**42 - 1
     bare = answer(access_token="a", refresh_token="r")
     pair = pair_of(bare, classify(bare, 0))
-    told = put_fields(VISIT, pair, "", 5000)
+    told = put_fields(pair, "read write", {}, "", 5000)
     assert told["scope"] == "read write"
-    assert not told.keys() & {"subject", "expires_at_ms", "consent_expires_ms"}
+    assert not told.keys() & {"subject", "parameters", "expires_at_ms", "consent_expires_ms"}
 
 
 def test_nothing_that_is_shown_has_a_secret() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from tidewarden.cli.connection import connected
 from tidewarden.cli.options import DATA_DIR, USAGE, AsJson, DataDir, Url, stop
-from tidewarden.cli.output import print_json
+from tidewarden.cli.output import moment, print_json, print_map
 
 from .view import Account
 
@@ -32,6 +32,10 @@ def connect(
             "--parameter", metavar="NAME=VALUE", help="Of the account; may be repeated."
         ),
     ] = None,
+    device: Annotated[
+        bool,
+        typer.Option("--device", help="Print a code for another device instead of a link."),
+    ] = False,
     url: Url = "",
     data_dir: DataDir = Path(DATA_DIR),
     as_json: AsJson = False,
@@ -41,9 +45,13 @@ def connect(
 
     Give it to that person alone: whoever opens it may connect the account.
 
+    With --device the person types a code in at the provider, on whichever device.
+
     Example: tidewarden token connect shop/ada@example.com --scope "read write"
     """
-    words = ["T.CONNECT", account]
+    words = ["T.DEVICE" if device else "T.CONNECT", account]
+    if return_to and device:
+        raise stop("--return is for a link, not for a device", USAGE)
     if return_to:
         words += ["RETURN", return_to]
     if scope:
@@ -55,7 +63,12 @@ def connect(
         words += ["PARAMETERS", json.dumps({name: value for name, _, value in pairs})]
     with connected(url, data_dir) as node:
         link = node.call(*words)
-    if as_json:
+    if device:
+        if as_json:
+            print_json({"account": account, **link})
+        else:
+            print_map({**link, "until_ms": moment(link["until_ms"])})
+    elif as_json:
         print_json({"account": account, "url": link})
     else:
         typer.echo(link)

@@ -39,7 +39,7 @@ Paths below them are open: the console's pages, which hold no data, and its logi
 people in browsers who consent, where a link is the right.
 """
 BY_PROGRAMS_ALONE = frozenset(
-    {"T.GET", "T.MGET", "T.ANSWERS", "T.PUT", "T.CONNECT", "P.PUT", "R.BACKUP"}
+    {"T.GET", "T.MGET", "T.ANSWERS", "T.PUT", "T.CONNECT", "T.DEVICE", "P.PUT", "R.BACKUP"}
 )
 """
 These verbs answer secrets, or say where secrets go, which no page asks: a login of the console is

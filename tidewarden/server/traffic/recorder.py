@@ -28,7 +28,8 @@ secrets.
 """
 UNKNOWN = NO_NAME.encode()
 OF_ACCOUNTS = frozenset(
-    {"T.PUT", "T.GET", "T.PEEK", "T.ANSWERS", "T.REFRESH", "T.DELETE", "T.CONNECT"}
+    f"T.{word}"
+    for word in ("PUT", "CONNECT", "DEVICE", "GET", "PEEK", "ANSWERS", "REFRESH", "DELETE")
 )
 """The beginnings of verbs that are about a ``provider/account``."""
 _PROVIDER = re.compile(r"[A-Za-z0-9_-]{1,40}")

@@ -6,6 +6,7 @@ A secret is in no error text.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending
 from tidewarden.tokens import AccountToken, Tokens
 from tidewarden.tokens.connect.connecting import ConnectLink
+from tidewarden.tokens.connect.devices import DeviceLink
 from tidewarden.tokens.custody.export import ignored
 from tidewarden.tokens.verbs.grants import Put
 
@@ -61,6 +63,13 @@ CONNECT = Options(
     "T.CONNECT",
     {
         "RETURN": Option("return_to", text),
+        "SCOPE": Option("scope", text),
+        "PARAMETERS": Option("parameters", lambda word, value: parameters_of(word, value)),
+    },
+)
+DEVICE = Options(
+    "T.DEVICE",
+    {
         "SCOPE": Option("scope", text),
         "PARAMETERS": Option("parameters", lambda word, value: parameters_of(word, value)),
     },
@@ -138,6 +147,13 @@ def connect(connection: Connection, request: Request) -> Pending:
     fields, user = CONNECT.parse(request, 2), connection.peer.user or ""
     link = _tokens(connection).connecting.link(account_name(request[1]), user=user, **fields)
     return Pending(link, _url)
+
+
+def connect_device(connection: Connection, request: Request) -> Pending:
+    """Answer ``T.DEVICE``."""
+    fields, user = DEVICE.parse(request, 2), connection.peer.user or ""
+    codes = _tokens(connection).devices.start(account_name(request[1]), user=user, **fields)
+    return Pending(codes, _codes)
 
 
 def get(connection: Connection, request: Request) -> Pending:
@@ -345,6 +361,10 @@ def _url(link: ConnectLink, resp: int) -> bytes:
     return encoder.encode(link.url, resp)
 
 
+def _codes(link: DeviceLink, resp: int) -> bytes:
+    return encoder.encode(dataclasses.asdict(link), resp)
+
+
 def _integer(result: int | bool, resp: int) -> bytes:
     return encoder.integer(int(result))
 
@@ -408,6 +428,16 @@ COMMANDS = (
         8,
         WRITE,
         "provider/account [RETURN url] [SCOPE scope] [PARAMETERS json]",
+        group="token",
+        audited=of_account(),
+    ),
+    Command(
+        "T.DEVICE",
+        connect_device,
+        2,
+        6,
+        WRITE,
+        "provider/account [SCOPE scope] [PARAMETERS json]",
         group="token",
         audited=of_account(),
     ),

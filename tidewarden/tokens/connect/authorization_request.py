@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 from tidewarden.config.load import Provider
 
+DEVICE_CODE = "urn:ietf:params:oauth:grant-type:device_code"
 OPENID = "openid"
 """The scope by which a provider says who consented (OpenID Connect Core, 3.1.2.1)."""
 
@@ -39,8 +40,13 @@ def request_members(
 
 def code_grant(redirect_uri: str, code: str, verifier: str) -> dict[str, str]:
     """Return what trades a code for tokens, beside the proof of our client (RFC 6749, 4.1.3)."""
-    members = {"code": code, "redirect_uri": redirect_uri}
+    members = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
     return members | {"code_verifier": verifier} if verifier else members
+
+
+def device_grant(device_code: str) -> dict[str, str]:
+    """Return what asks for the tokens of another device's consent (RFC 8628, 3.4)."""
+    return {"grant_type": DEVICE_CODE, "device_code": device_code}
 
 
 def challenge_of(verifier: str) -> str:

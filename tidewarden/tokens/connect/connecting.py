@@ -32,6 +32,7 @@ from .callback import Callback, code_of, read_callback
 from .claims import STATES_MAX, Claims
 from .given_grants import GivenGrants
 from .granted import check_scope, pair_of, put_fields, subject_of
+from .link_checks import check_connectable, check_parameters, check_scope_text
 from .outcomes import ConsentFailed
 from .sealed_visits import LINK_CHARS_MAX, Link, SealedVisits, Visit
 
@@ -42,7 +43,6 @@ VISIT_S = 900
 STOP_S = 13.0
 """How long a node that stops waits for codes that are under way."""
 OWN_PATH = "callback"
-SCOPE_CHARS_MAX = 1_500
 PUSHES_KEPT = 1_000
 """Links of which it is remembered how many requests were pushed for them."""
 
@@ -124,13 +124,8 @@ class Connecting:
         """
         provider, queue, name = self._directory.account(account)
         self._check(provider, return_to)
-        scope = scope or provider.consent_scope
-        if len(scope) > SCOPE_CHARS_MAX or not scope.isascii() or not scope.isprintable():
-            raise errors.BadArg(f"scope must be printable ASCII of {SCOPE_CHARS_MAX} characters")
-        if parameters is None:
-            parameters = await self._parameters_of(provider, queue, name)
-        own = placeholders.check(provider, parameters)
-        placeholders.filled(provider, own)
+        scope = check_scope_text(scope or provider.consent_scope)
+        own = await check_parameters(self._accounts, provider, queue, name, parameters)
         until_ms = self._clock.unix_ms() + int(self.settings.link_s * 1000)
         link = Link(secrets.token_urlsafe(9), until_ms, return_to, scope, own, user)
         text = await self._sealed.seal_link(provider.name, name, link)
@@ -146,14 +141,7 @@ class Connecting:
             raise errors.BadArg(
                 "nobody can consent here: connect.url is not set in the configuration of this node"
             )
-        if not provider.renews:
-            raise errors.BadArg(
-                f"accounts of {provider.name} need nobody's consent: its grant is {provider.grant}"
-            )
-        if provider.account_secret:
-            raise errors.BadArg(
-                f"accounts of {provider.name} have clients of their own (account_secret): put them"
-            )
+        check_connectable(provider)
         if not (provider.authorization_url or provider.issuer):
             raise errors.BadArg(
                 f"{provider.name} has no authorization_url, and no issuer whose metadata name one"
@@ -163,13 +151,6 @@ class Connecting:
         if return_to and not return_addresses.is_allowed(return_to, self.settings.return_to):
             fault = return_addresses.fault_of(return_to) or "is none of connect.return_to"
             raise errors.BadArg(f"the return address {fault}: found {return_to[:80]!r}")
-
-    async def _parameters_of(self, provider: Provider, queue: str, name: str) -> Mapping[str, str]:
-        if not provider.account_parameters:
-            return {}
-        row = (await self._accounts.get(queue, name)).row
-        known = row.details.parameters if row is not None else {}
-        return {key: text for key, text in known.items() if key in provider.account_parameters}
 
     # --- the way there
 
@@ -189,6 +170,8 @@ class Connecting:
             endpoints = await self._endpoint.consent_endpoints(provider)
         except NotFoundError as error:
             raise ConsentFailed("unavailable", str(error)) from None
+        if not endpoints.authorization:
+            raise ConsentFailed("unavailable", "its metadata name no authorization_endpoint")
         state = secrets.token_urlsafe(24)
         verifier = secrets.token_urlsafe(32) if provider.pkce else ""
         nonce = secrets.token_urlsafe(16) if wants_identity(link.scope) else ""
@@ -252,7 +235,7 @@ class Connecting:
             del self._pushes[next(iter(self._pushes))]
         self._pushes[link.id] = count
         number = self._endpoint.credentials.order(provider)[0]
-        outcome = await self._endpoint.push(provider, url, members, number)
+        outcome = await self._endpoint.ask_beside(provider, url, members, number)
         if isinstance(outcome, HttpAnswer):
             uri = text_of_member(outcome, "request_uri") if outcome.status in (200, 201) else ""
             if uri:
@@ -345,10 +328,13 @@ class Connecting:
         if verdict.outcome == "invalid_client" and len(provider.secrets) > 1:
             credentials.prefer(provider, 1 - number)  # the next code goes with the other secret
         pair = pair_of(outcome, verdict)
-        check_scope(provider, visit.link.scope, pair.scope)
-        known = reading.row.details.subject if reading.row is not None else ""
-        subject = subject_of(provider, visit, outcome, known, self._clock.unix_ms() / 1000)
-        return put_fields(visit, pair, subject, reading.now_ms)
+        link, subject = visit.link, ""
+        check_scope(provider, link.scope, pair.scope)
+        if visit.nonce:
+            known = reading.row.details.subject if reading.row is not None else ""
+            now_s = self._clock.unix_ms() / 1000
+            subject = subject_of(provider, outcome, visit.issuer, visit.nonce, known, now_s)
+        return put_fields(pair, link.scope, link.parameters, subject, reading.now_ms)
 
     # --- life
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from tidewarden.config.load import Provider
+from tidewarden.tokens.accounts.names import EXTRAS_CHARS_MAX, UNIX_MS_END, extras_size
 from tidewarden.tokens.provider.token_response import (
     HttpAnswer,
     Outcome,
@@ -17,7 +19,6 @@ from tidewarden.tokens.provider.token_response import (
 
 from .id_token import fault_of, read_id_token
 from .outcomes import ConsentFailed
-from .sealed_visits import Visit
 
 UNSAID = frozenset(("openid", "offline_access", "profile", "email"))
 """Scopes that answers leave out, or name otherwise, although they were granted."""
@@ -55,15 +56,14 @@ def check_scope(provider: Provider, asked: str, granted: str | None) -> None:
 
 
 def subject_of(
-    provider: Provider, visit: Visit, outcome: Outcome, known: str, now_s: float
+    provider: Provider, outcome: Outcome, issuer: str, nonce: str, known: str, now_s: float
 ) -> str:
     """
-    Return who consented, by the ID token of the answer; empty: none was asked for.
+    Return who consented, by the ID token that was asked for with ``nonce``.
 
-    ``known``: whose the grant before is; empty: that is not known. Raises: ConsentFailed.
+    ``issuer``: whom it has to be of; empty: nobody knows. ``known``: whose the grant before is;
+    empty: that is not known. Raises: ConsentFailed.
     """
-    if not visit.nonce:
-        return ""
     text = text_of_member(outcome, "id_token") if isinstance(outcome, HttpAnswer) else ""
     if not text:
         raise ConsentFailed("wrong_id_token", "there is none, which the scope openid asks for")
@@ -71,30 +71,34 @@ def subject_of(
         token = read_id_token(text)
     except ValueError as error:
         raise ConsentFailed("wrong_id_token", str(error)) from None
-    if fault := fault_of(token, provider.client_id, visit.issuer, visit.nonce, now_s):
+    if fault := fault_of(token, provider.client_id, issuer, nonce, now_s):
         raise ConsentFailed("wrong_id_token", fault)
     if known and token.sub != known:
         raise ConsentFailed("other_subject")
     return token.sub
 
 
-def put_fields(visit: Visit, pair: TokenPair, subject: str, begun_ms: int) -> dict[str, Any]:
+def put_fields(
+    pair: TokenPair, scope: str, parameters: Mapping[str, str], subject: str, begun_ms: int
+) -> dict[str, Any]:
     """
     Return the fields of the put (see :class:`GrantFields`).
 
-    ``begun_ms``: the store's time before the code was sent, from which lives count: the safe side.
+    ``scope`` was asked for. ``begun_ms``: the store's time before the code was sent, from which
+    lives count: the safe side.
     """
     fields: dict[str, Any] = {
         "refresh_token": pair.refresh_token,
         "access_token": pair.access_token,
         "token_type": pair.token_type,
-        "scope": pair.scope or visit.link.scope,
+        "scope": pair.scope or scope,
         "subject": subject,
-        "parameters": visit.link.parameters,
-        "extras": pair.extras,
+        "parameters": dict(parameters),
+        "extras": pair.extras if extras_size(pair.extras) <= EXTRAS_CHARS_MAX else {},
     }
     if pair.life_s:
-        fields["expires_at_ms"] = begun_ms + int(pair.life_s * 1000)
+        end_ms = begun_ms + int(pair.life_s * 1000)
+        fields["expires_at_ms"] = min(end_ms, UNIX_MS_END - 1)  # a token that never ends
     if pair.consent_s:
         fields["consent_expires_ms"] = begun_ms + int(pair.consent_s * 1000)
         fields["consent_end"] = "unknown"

@@ -48,6 +48,8 @@ class ConsentEndpoints:
     """Where the request is pushed to first (RFC 9126); empty: the browser brings it."""
     says_issuer: bool = False
     """Whether each of its answers names the issuer (RFC 9207)."""
+    device: str = ""
+    """Where codes for other devices are asked for (RFC 8628); empty: there are none."""
 
 
 @dataclass(slots=True)
@@ -109,14 +111,12 @@ class Discovery:
             await self.endpoint(provider, session)
             known = self._known.get((provider.name, provider.issuer))
             found = known.consent if known is not None else found
-        found = replace(
+        return replace(
             found,
             authorization=provider.authorization_url or found.authorization,
             pushed=provider.par_url or found.pushed,
+            device=provider.device_url or found.device,
         )
-        if not found.authorization:
-            raise NotFoundError("its metadata name no authorization_endpoint")
-        return found
 
     async def _ask(self, provider: Provider, session: aiohttp.ClientSession, known: _Known) -> None:
         faults = []
@@ -205,6 +205,7 @@ def read_consent(provider: Provider, raw: bytes) -> ConsentEndpoints:
         _usable(provider, found.get("authorization_endpoint")),
         _usable(provider, _named(provider, found, "pushed_authorization_request_endpoint")),
         found.get("authorization_response_iss_parameter_supported") is True,
+        _usable(provider, _named(provider, found, "device_authorization_endpoint")),
     )
 
 

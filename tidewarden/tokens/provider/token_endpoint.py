@@ -106,25 +106,26 @@ class TokenEndpoint:
         self, provider: Provider, grant: Mapping[str, str], secret: int = 0
     ) -> Outcome:
         """
-        Trade an authorization code for a pair (RFC 6749, 4.1.3); the request is sent once.
+        Trade what a consent brought, a code, for a pair (RFC 6749, 4.1.3; RFC 8628, 3.4), once.
 
-        ``grant``: the members of its body beside the proof of our client. Never raises for what the
+        ``grant``: the members of the body beside the proof of our client. Never raises for what the
         network or the provider does.
         """
-        coming = RequestProgress((*_secrets(provider, grant["code"]), *grant.values()))
+        coming = RequestProgress((*_secrets(provider, ""), *grant.values()))
         asking = self._exchange(provider, grant, secret, coming)
         return await self._outcome(provider, coming, asking)
 
-    async def push(
+    async def ask_beside(
         self, provider: Provider, url: str, request: Mapping[str, str], secret: int = 0
     ) -> Outcome:
         """
-        Push an authorization request to ``url`` (RFC 9126), before a browser is sent.
+        Send a form to an endpoint beside the token endpoint, as the client that we are there.
 
-        Never raises for what the network or the provider does.
+        Requests are pushed so (RFC 9126), and codes for other devices asked for (RFC 8628). Never
+        raises for what the network or the provider does.
         """
         coming = RequestProgress(_secrets(provider, ""))
-        asking = self._push(provider, url, request, secret, coming)
+        asking = self._ask_beside(provider, url, request, secret, coming)
         return await self._outcome(provider, coming, asking)
 
     async def consent_endpoints(self, provider: Provider) -> ConsentEndpoints:
@@ -269,11 +270,10 @@ class TokenEndpoint:
             proof, members = self.credentials.prove(provider, secret, url)
             if provider.account_parameters:
                 proof = {**provider.headers, **proof}
-            members = {"grant_type": "authorization_code", **grant, **members}
-            body = _body(provider, {**provider.parameters, **members})
+            body = _body(provider, {**provider.parameters, **grant, **members})
             return await line.poster.post(url, line.poster.head(url, proof), body, coming)
 
-    async def _push(
+    async def _ask_beside(
         self,
         provider: Provider,
         url: str,
@@ -285,7 +285,7 @@ class TokenEndpoint:
         with RequestTimeout(line.loop, provider.timeout_s):
             check_reach(provider, url)
             proof, members = self.credentials.prove(provider, secret, url)
-            # It is a form at every provider (RFC 9126, 2.1), whatever the token endpoint wants.
+            # It is a form at every provider, whatever the token endpoint wants.
             headers = {"Content-Type": KINDS["form"], **proof}
             if provider.account_parameters:
                 headers = {**provider.headers, **headers}

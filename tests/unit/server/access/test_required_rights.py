@@ -83,6 +83,7 @@ V.STATUS                                        | token:read or token:write or a
 V.ROTATE                                        | admin
 T.PUT p/a {}                                    | token:write:p/a
 T.CONNECT p/a                                   | token:write:p/a
+T.DEVICE p/a                                    | token:write:p/a
 T.REFRESH p/a                                   | token:write:p/a
 T.DELETE p/a                                    | token:write:p/a
 L.ACQUIRE job 5                                 | lock:job

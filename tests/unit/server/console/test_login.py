@@ -153,7 +153,7 @@ S.RESUME S.RUN SESSION T.DELETE T.LIST T.PEEK T.PROVIDER T.REFRESH T.STATS T.WHY
 async def test_it_shows_no_secrets_and_says_of_none_where_it_goes() -> None:
     """Of no route that there is, or will be: each verb is on the list above, or refused."""
     allowed = set(ENOUGH_FOR.split())
-    secret = {"T.GET", "T.MGET", "T.ANSWERS", "T.PUT", "T.CONNECT", "P.PUT"}
+    secret = {"T.GET", "T.MGET", "T.ANSWERS", "T.PUT", "T.CONNECT", "T.DEVICE", "P.PUT"}
     refused = [one for one in ROUTES.values() if one.verb and one.verb not in allowed]
     assert {one.verb for one in refused} == secret | {"R.BACKUP"}
     async with site(users=True) as subject:

@@ -23,6 +23,7 @@ Door = doubles.Door
             ("connect", "p/a", "https://a/", "s t", {"x": "y"}, "admin"),
             b"$46",
         ),
+        (("T.DEVICE", "p/a", "SCOPE", "s"), ("device", "p/a", "s", None, "admin"), b"*8"),
         (("T.GET", "p/a"), ("get", "p/a", 0, 0), b"*5"),
         (("T.GET", "p/a", "wait", "9", "MINTTL", "8"), ("get", "p/a", 8, 9), b"*5"),
         (("T.GET", "p/a", "MAXSTALE", "300"), ("get", "p/a", 0, 0, 0, 300), b"*5"),

@@ -60,9 +60,11 @@ def test_where_people_consent_is_read_as_far_as_it_can_be_used() -> None:
         "authorization_endpoint": "https://as.example/a?x=1",
         "pushed_authorization_request_endpoint": "https://as.example/par",
         "authorization_response_iss_parameter_supported": True,
+        "device_authorization_endpoint": "https://as.example/d",
     }
     found = read_consent(provider(), json.dumps(GOOD | told).encode())
-    assert found == ConsentEndpoints("https://as.example/a?x=1", "https://as.example/par", True)
+    places = ("https://as.example/a?x=1", "https://as.example/par")
+    assert found == ConsentEndpoints(*places, True, "https://as.example/d")
     for wrong in (7, None, "http://as.example/a", "javascript:x", "https://as.example/#a"):
         odd = dict.fromkeys(told, wrong)
         assert read_consent(provider(), json.dumps(GOOD | odd).encode()) == ConsentEndpoints()
@@ -78,8 +80,7 @@ async def test_settings_say_where_people_consent_before_metadata_do() -> None:
 
     session: Any = Session(answer)
     looking = Discovery(ManualClock())
-    with pytest.raises(NotFoundError, match="name no authorization_endpoint"):
-        await looking.consent(provider(), session)
+    assert await looking.consent(provider(), session) == ConsentEndpoints()
     own = provider(authorization_url="https://as.example/own", par_url="https://as.example/par")
     found = await looking.consent(own, session)
     assert found == ConsentEndpoints("https://as.example/own", "https://as.example/par")

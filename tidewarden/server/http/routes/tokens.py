@@ -7,6 +7,7 @@ A secret is in no error text, and in no cache but the caller's own.
 from __future__ import annotations
 
 import base64
+import dataclasses
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -257,6 +258,31 @@ class ConnectAsked(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         dict[str, str] | None,
         Meta(description="For the provider's placeholders; null: those that the account has."),
     ] = None
+
+
+class DeviceAsked(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Says what a person is asked to consent to on another device."""
+
+    scope: Annotated[
+        str, Meta(description="Empty: the provider's consent_scope.", examples=["read write"])
+    ] = ""
+    parameters: Annotated[
+        dict[str, str] | None,
+        Meta(description="For the provider's placeholders; null: those that the account has."),
+    ] = None
+
+
+class DeviceCodes(msgspec.Struct):
+    """Says where a person consents on another device, and with which code."""
+
+    user_code: Annotated[str, Meta(examples=["WDJB-MJHT"])]
+    verification_uri: Annotated[
+        str, Meta(description="Where it is typed in.", examples=["https://shop.example/device"])
+    ]
+    verification_uri_complete: Annotated[
+        str, Meta(description="The same with the code in it; empty: there is none.")
+    ]
+    until_ms: Annotated[int, Meta(description="When they expire, Unix milliseconds.")]
 
 
 class ConnectAddress(msgspec.Struct):
@@ -601,6 +627,18 @@ class TokenRoutes:
         )
         return respond({"url": link.url, "until_ms": link.until_ms})
 
+    async def connect_device(self, request: web.Request) -> web.Response:
+        """
+        Ask the provider for a code by which a person consents on another device.
+
+        The account is put when the person has; the event `account.connected` tells.
+        """
+        asked = await body_of(request, DeviceAsked)
+        codes = await self._tokens.devices.start(
+            _account(request), asked.scope, asked.parameters, request.get(USER, "")
+        )
+        return respond(dataclasses.asdict(codes))
+
     async def peek(self, request: web.Request) -> web.Response:
         """Show how an account is, why, since when, and what can be done; no token."""
         return respond(await self._tokens.peek(_account(request)))
@@ -830,6 +868,15 @@ ROUTES = (
         body=ConnectAsked,
         answer=ConnectAddress,
         errors=OF_ONE,
+    ),
+    Route(
+        "POST",
+        f"/v1/tokens{ACCOUNT}/device",
+        "T.DEVICE",
+        TokenRoutes.connect_device,
+        body=DeviceAsked,
+        answer=DeviceCodes,
+        errors=(Timeout, *OF_ONE),
     ),
     Route(
         "GET",
