@@ -63,6 +63,11 @@ class ConsentingProvider:
     forms: list[dict[str, Any]] = field(default_factory=list)
     """What its token endpoint was asked."""
     pushed: dict[str, dict[str, str]] = field(default_factory=dict)
+    devices: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Requests for device codes by these, each with ``ended``: what is answered now."""
+    interval: float = 0.05
+    life_s: float = 600.0
+    """Of device codes."""
     _count: int = 0
 
     @property
@@ -97,6 +102,8 @@ class ConsentingProvider:
         self.forms.append(form)
         if self.faults:
             return await self.faults.popleft()(request, self, str(form.get("code", "")))
+        if "device_code" in form:
+            return self._of_device(str(form["device_code"]))
         asked = self.codes.pop(str(form.get("code", "")), None)
         basic = base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
         if request.headers.get("Authorization") != f"Basic {basic}":
@@ -108,6 +115,33 @@ class ConsentingProvider:
             if base64.urlsafe_b64encode(digest).decode().rstrip("=") != challenge:
                 return web.json_response({"error": "invalid_grant"}, status=400)
         return web.json_response(self._granted(asked))
+
+    def _of_device(self, code: str) -> web.Response:
+        asked = self.devices.get(code, {"ended": "invalid_grant"})
+        if asked["ended"]:
+            return web.json_response({"error": asked["ended"]}, status=400)
+        del self.devices[code]
+        return web.json_response(self._granted(asked))
+
+    async def ask_device(self, request: web.Request) -> web.Response:
+        """Give a code for another device, at which nobody has consented yet."""
+        form = {name: str(value) for name, value in (await request.post()).items()}
+        assert request.headers["Authorization"].startswith("Basic ")
+        code = secrets.token_urlsafe(16)
+        self.devices[code] = form | {"ended": "authorization_pending"}
+        told = {
+            "device_code": code,
+            "user_code": "WDJB-MJHT",
+            "verification_uri": f"{self.url}/device",
+            "expires_in": self.life_s,
+            "interval": self.interval,
+        }
+        return web.json_response(told)
+
+    def answer_devices(self, ended: str = "") -> None:
+        """Have everybody who holds a device code told this from now on; empty: they consented."""
+        for asked in self.devices.values():
+            asked["ended"] = ended
 
     def _granted(self, asked: dict[str, str]) -> dict[str, Any]:
         self._count += 1
@@ -125,7 +159,7 @@ class ConsentingProvider:
                 "aud": CLIENT_ID,
                 "sub": self.subject,
                 "exp": int(time.time()) + 60,
-                "nonce": asked["nonce"],
+                **({"nonce": asked["nonce"]} if "nonce" in asked else {}),
             }
             answer["id_token"] = unsigned(right | self.claims)
         return {name: value for name, value in (answer | self.extra).items() if value is not None}
@@ -157,6 +191,7 @@ async def consenting_provider(**settings: Any) -> AsyncIterator[ConsentingProvid
     app = web.Application()
     app.router.add_post("/token", made.token)
     app.router.add_post("/par", made.push)
+    app.router.add_post("/device", made.ask_device)
     app.router.add_get("/.well-known/oauth-authorization-server", made.tell)
     async with serving_app(app) as port:
         made.url = f"http://127.0.0.1:{port}"

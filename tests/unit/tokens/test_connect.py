@@ -19,6 +19,7 @@ from tidewarden.tokens.connect.authorization_request import (
     wants_identity,
 )
 from tidewarden.tokens.connect.callback import code_of, read_callback
+from tidewarden.tokens.connect.device_codes import DeviceCode, poll_of, read_device_code
 from tidewarden.tokens.connect.granted import check_scope, pair_of, put_fields, subject_of
 from tidewarden.tokens.connect.id_token import fault_of, read_id_token
 from tidewarden.tokens.connect.outcomes import ENDINGS, ConsentFailed
@@ -278,3 +279,80 @@ def test_what_is_put() -> None:
 
 def test_nothing_that_is_shown_has_a_secret() -> None:
     assert repr(VISIT) == "Visit(p/a)"
+
+
+DEVICE = {
+    "device_code": "long",
+    "user_code": "WDJB-MJHT",
+    "verification_uri": "https://p.example/device",
+    "expires_in": 1800,
+}
+
+
+def test_a_code_for_another_device_is_read() -> None:
+    found = read_device_code(answer(**DEVICE))
+    known = ("long", "WDJB-MJHT", "https://p.example/device")
+    assert found == DeviceCode(*known, "", 1800.0, 5.0)
+    assert "long" not in repr(found)
+    whole = {"verification_uri_complete": "https://p.example/device?c=x", "interval": 7}
+    found = read_device_code(answer(**DEVICE | whole))
+    assert (found.verification_uri_complete, found.interval_s) == (*whole.values(),)
+    odd = read_device_code(answer(**DEVICE | {"interval": "x", "expires_in": 10**8}))
+    assert (odd.interval_s, odd.life_s) == (5.0, 3600.0)
+    assert read_device_code(answer(**DEVICE | {"interval": 1000})).interval_s == 60.0
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (answer(**DEVICE | {"device_code": ""}), "device_code is no text"),
+        (answer(**DEVICE | {"user_code": "x" * 65}), "user_code is no text"),
+        (answer(**DEVICE | {"user_code": "a\nb"}), "user_code is no text"),
+        (answer(**DEVICE | {"verification_uri": None}), "verification_uri is no text"),
+        (answer(**DEVICE | {"verification_uri": "javascript:x"}), "none of https://"),
+        (answer(**DEVICE | {"verification_uri_complete": "ftp://x"}), "none of https://"),
+        (HttpAnswer(200, {}, b"[]"), "no JSON object"),
+        (HttpAnswer(200, {}, b"<html>"), "no JSON object"),
+        (HttpAnswer(400, {}, b'{"error": "unauthorized_client"}'), "HTTP 400 unauthorized_client"),
+    ],
+)
+def test_what_is_no_code_for_another_device(given: HttpAnswer, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        read_device_code(given)
+
+
+def error(word: str, status: int = 400) -> HttpAnswer:
+    return HttpAnswer(status, {}, json.dumps({"error": word}).encode())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (answer(access_token="a", refresh_token="r"), "given"),
+        (error("authorization_pending"), "pending"),
+        (error("authorization_pending", 428), "pending"),
+        (error("slow_down"), "slower"),
+        (error("slow_down", 429), "slower"),
+        (RequestNotSent("refused", "no connection"), "slower"),
+        (HttpAnswer(503, {}, b""), "slower"),
+        (NoAnswer("cut"), "lost"),
+        (HttpAnswer(502, {}, b""), "lost"),
+        (HttpAnswer(200, {}, b"<html>"), "lost"),
+    ],
+)
+def test_what_is_answered_while_nobody_has_consented(outcome: Any, told: str) -> None:
+    assert poll_of(outcome, classify(outcome, 0)) == told
+
+
+@pytest.mark.parametrize(
+    ("word", "ending"),
+    [
+        ("access_denied", "denied"),
+        ("expired_token", "expired"),
+        ("invalid_grant", "refused"),
+        ("unsupported_grant_type", "refused"),
+    ],
+)
+def test_when_no_device_is_asked_for_any_more(word: str, ending: str) -> None:
+    with failing(ending):
+        poll_of(error(word), classify(error(word), 0))
