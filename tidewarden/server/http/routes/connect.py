@@ -28,6 +28,7 @@ log = logging.getLogger("tidewarden.server")
 COOKIE = "tidewarden-connect-"
 STATE_CHARS = 16
 """Of a state, in the name of its cookie, so that two windows do not take each other's."""
+_BEGINNING = re.compile(r"[A-Za-z0-9_-]{16}")
 COOKIES_MAX = 4
 """A browser keeps no more of ours: all of them together have to fit into the head of a request."""
 GUARDS = {
@@ -54,7 +55,6 @@ class ConnectRoutes:
         parts = urlsplit(connecting.settings.url)
         self._secure = parts.scheme == "https"
         self._prefix = f"{'__Secure-' if self._secure else ''}{COOKIE}"
-        self._named = re.compile(rf"{self._prefix}[A-Za-z0-9_-]{{{STATE_CHARS}}}")
         self._path = f"{parts.path.rstrip('/')}/v1/connect"
 
     async def begin(self, request: web.Request) -> web.Response:
@@ -67,7 +67,7 @@ class ConnectRoutes:
         except Error as error:
             return _unavailable(error)
         response = _redirect(departure.location)
-        others = [name for name in request.cookies if self._named.fullmatch(name)]
+        others = [name for name in request.cookies if self._is_ours(name)]
         if len(others) >= COOKIES_MAX:
             for name in others:
                 self._set(response, name, "", 0)
@@ -100,6 +100,10 @@ class ConnectRoutes:
         if self._audit is not None and arrival.fresh and arrival.word in (CONNECTED, PENDING):
             self._audit.account(arrival.user, peer, "T.CONNECT", arrival.account, arrival.word)
         return arrival
+
+    def _is_ours(self, name: str) -> bool:
+        rest = name.removeprefix(self._prefix)
+        return rest != name and _BEGINNING.fullmatch(rest) is not None
 
     def _name(self, state: str) -> str:
         return f"{self._prefix}{state[:STATE_CHARS]}"
