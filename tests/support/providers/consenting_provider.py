@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import aiohttp
@@ -43,6 +43,9 @@ def unsigned(claims: dict[str, Any]) -> str:
 @dataclass
 class ConsentingProvider:
     """Grants what it is asked for to whoever is signed in."""
+
+    client_id: ClassVar[str] = CLIENT_ID
+    client_secret: ClassVar[str] = CLIENT_SECRET
 
     subject: str = "ada"
     """Who is signed in."""
