@@ -15,6 +15,7 @@ from tidewarden.queue.task import Changes, Taken, TaskSpec
 from tidewarden.queue.waits.drain import Drain
 from tidewarden.tokens.connect.connecting import ConnectLink
 from tidewarden.tokens.connect.devices import DeviceLink
+from tidewarden.tokens.connect.outcomes import ConsentFailed
 from tidewarden.tokens.custody.export import ignored
 from tidewarden.tokens.verbs.grants import Put
 
@@ -422,6 +423,12 @@ class RecordingConnecting:
     ) -> ConnectLink:
         self._calls.append(("connect", account, return_to, scope, parameters, user))
         return ConnectLink("https://auth.example.com/v1/connect/p/a?link=x", 2**41)
+
+    async def begin(self, account: str, text: str) -> Any:
+        raise ConsentFailed("link_invalid")
+
+    async def finish(self, *_: Any) -> Any:
+        raise ConsentFailed("unknown_browser")
 
 
 class RecordingDevices:
