@@ -113,9 +113,9 @@ class Devices:
         """
         Ask a provider for codes by which somebody consents for an account on another device.
 
-        ``scope`` and ``parameters``: as of a link; ``user``: who asks. Raises: BadArg: the provider has no such codes,
-        or refuses them. NotFound: there is no such provider. Timeout: it cannot be reached. What
-        the store raises.
+        ``scope`` and ``parameters``: as of a link; ``user``: who asks. Raises: BadArg: the provider
+        has no such codes, or refuses them. NotFound: there is no such provider. Timeout: it cannot
+        be reached. What the store raises.
         """
         provider, queue, name = self._directory.account(account)
         check_connectable(provider)
@@ -237,7 +237,10 @@ class Devices:
         Raises: ConsentFailed, and what the store raises before anything is sent.
         """
         reading = await self._accounts.get(queue, wanted.account)
-        await self._given.ready()
+        try:
+            await self._given.ready()
+        except ConsentFailed:
+            return "slower"  # nothing is asked for that could not be kept
         credentials = self._endpoint.credentials
         grant = {"client_id": provider.client_id, **device_grant(code)}
         outcome = await self._endpoint.exchange(provider, grant, credentials.order(provider)[0])
