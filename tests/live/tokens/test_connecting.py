@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import aiohttp
 import httpx
 import pytest
 from aiohttp import web
@@ -35,10 +36,51 @@ LOCAL = "http://127.0.0.1:"
 
 
 @dataclass
+class Front:
+    """The public address: a proxy before the node, which can keep a callback from it."""
+
+    session: aiohttp.ClientSession
+    port: int = 0
+    door: int = 0
+    """The node's port behind it."""
+    catching: bool = False
+    caught: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"{LOCAL}{self.port}"
+
+    async def pass_on(self, request: web.Request) -> web.StreamResponse:
+        """Ask the node, or catch the callback."""
+        if self.catching and request.path == CALLBACK:
+            self.caught = f"{self.url}{request.raw_path}"
+            return web.Response(text="caught")
+        asked = aiohttp.client.URL(f"{LOCAL}{self.door}{request.raw_path}", encoded=True)
+        headers = {"Cookie": request.headers["Cookie"]} if "Cookie" in request.headers else {}
+        async with self.session.get(asked, headers=headers, allow_redirects=False) as answer:
+            response = web.Response(status=answer.status, body=await answer.read())
+            for name, value in answer.headers.items():
+                if name not in ("Content-Length", "Date", "Server"):
+                    response.headers.add(name, value)
+            return response
+
+
+@contextlib.asynccontextmanager
+async def front() -> AsyncIterator[Front]:
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+        made = Front(session)
+        app = web.Application()
+        app.router.add_get("/{path:.*}", made.pass_on)
+        async with serving_app(app) as made.port:
+            yield made
+
+
+@dataclass
 class Stage:
     """A node, an application, and a browser; ``visited``: the addresses that it asked for."""
 
     side: harness.Side
+    front: Front
     browser: Any
     app: str
     sign_in: Callable[[Any, str], Any]
@@ -76,23 +118,17 @@ class Stage:
 
     async def caught(self, page: Any, link: str, who: str) -> str:
         """Do the same, and catch the callback before it reaches the node."""
-        found: list[str] = []
-
-        async def catch(route: Any) -> None:
-            found.append(route.request.url)
-            await route.fulfill(status=200, body="caught")
-
-        await page.route(f"**{CALLBACK}**", catch)
+        self.front.catching = True
         await page.goto(link)
         await self.sign_in(page, who)
         await page.get_by_text("caught").wait_for()
-        await page.unroute(f"**{CALLBACK}**")
-        return found[0]
+        self.front.catching = False
+        return self.front.caught
 
 
 @contextlib.asynccontextmanager
 async def stage(
-    valkey: Any, folder: Path, chosen: Provider, port: int, sign_in: Callable[[Any, str], Any]
+    valkey: Any, folder: Path, before: Front, chosen: Provider, sign_in: Callable[[Any, str], Any]
 ) -> AsyncIterator[Stage]:
     async def connected(request: web.Request) -> web.Response:
         return web.Response(text=f"back: {request.query_string}")
@@ -101,13 +137,14 @@ async def stage(
     app.router.add_get("/connected", connected)
     async with contextlib.AsyncExitStack() as stack:
         here = f"{LOCAL}{await stack.enter_async_context(serving_app(app))}"
-        sections = {"connect": Connect(url=f"{LOCAL}{port}", return_to=(f"{here}/connected",))}
+        sections = {"connect": Connect(url=before.url, return_to=(f"{here}/connected",))}
         node = harness.node(valkey, folder, chosen, sections=sections)
         side = await stack.enter_async_context(node)
         rooms = {"tokens": side.tokens}
-        door = http_door(side.queues, users=(doubles.ADMIN,), rooms=rooms, port=port)
-        await stack.enter_async_context(door)
-        yield Stage(side, await stack.enter_async_context(browsing()), here, sign_in)
+        door = http_door(side.queues, users=(doubles.ADMIN,), rooms=rooms)
+        before.door = (await stack.enter_async_context(door)).port
+        browser = await stack.enter_async_context(browsing())
+        yield Stage(side, before, browser, here, sign_in)
 
 
 # --- django-oauth-toolkit
@@ -121,13 +158,13 @@ async def sign_in_at_dot(page: Any, who: str) -> None:
 
 @contextlib.asynccontextmanager
 async def at_dot(dot: Callable[..., Any], valkey: Any, folder: Path) -> AsyncIterator[Any]:
-    port = free_ports(1)
-    server = dot(accounts=3, life=3600, redirect_uri=f"{LOCAL}{port}{CALLBACK}")
-    chosen = provider_of(
-        server, authorization_url=f"{server.base}/o/authorize/", consent_scope="mail files"
-    )
-    async with stage(valkey, folder, chosen, port, sign_in_at_dot) as made:
-        yield server, made
+    async with front() as before:
+        server = dot(accounts=3, life=3600, redirect_uri=f"{before.url}{CALLBACK}")
+        chosen = provider_of(
+            server, authorization_url=f"{server.base}/o/authorize/", consent_scope="mail files"
+        )
+        async with stage(valkey, folder, before, chosen, sign_in_at_dot) as made:
+            yield server, made
 
 
 def whose(server: Any, access_token: str) -> str:
@@ -145,7 +182,8 @@ async def test_a_consent_at_django_oauth_toolkit_becomes_tokens_that_are_refresh
         assert told == {"result": "connected", "account": "p/ada"}
         first = await made.side.tokens.get("p/ada")
         assert (whose(server, first.access_token), first.scope) == ("u1", "mail files")
-        assert await page.context.cookies(f"{made.side.tokens.connecting.settings.url}/") == []
+        left = [one["name"] for one in await page.context.cookies()]
+        assert not [name for name in left if name.startswith("tidewarden")]
         await made.side.tokens.refresh("p/ada")
 
         async def refreshed() -> Any:
@@ -216,18 +254,18 @@ async def sign_in_at_oidc(page: Any, who: str) -> None:
 
 @contextlib.asynccontextmanager
 async def at_oidc(oidc: Callable[..., Any], valkey: Any, folder: Path) -> AsyncIterator[Stage]:
-    port, theirs = free_ports(1), free_ports(1)
-    redirect_uri = f"{LOCAL}{port}{CALLBACK}"
-    server = oidc(accounts=1, life=3600, PORT=str(theirs), REDIRECT=redirect_uri)
-    chosen = provider_of(
-        server,
-        token_url="",
-        issuer=server.base,
-        consent_scope="openid offline_access mail",
-        authorization_parameters={"prompt": "consent"},
-    )
-    async with stage(valkey, folder, chosen, port, sign_in_at_oidc) as made:
-        yield made
+    async with front() as before:
+        theirs, redirect_uri = free_ports(1), f"{before.url}{CALLBACK}"
+        server = oidc(accounts=1, life=3600, PORT=str(theirs), REDIRECT=redirect_uri)
+        chosen = provider_of(
+            server,
+            token_url="",
+            issuer=server.base,
+            consent_scope="openid offline_access mail",
+            authorization_parameters={"prompt": "consent"},
+        )
+        async with stage(valkey, folder, before, chosen, sign_in_at_oidc) as made:
+            yield made
 
 
 async def test_a_consent_at_oidc_provider_by_its_metadata(

@@ -65,7 +65,6 @@ async def http_door(
     users: tuple[User, ...] = (),
     rooms: dict[str, Any] | None = None,
     tls: tuple[str, str] = ("", ""),
-    port: int = 0,
     **limits: int,
 ) -> AsyncIterator[HttpDoor]:
     config = Config()
@@ -73,7 +72,7 @@ async def http_door(
         config,
         # Its ports are base and base + 1: a base of -1 makes the HTTP port 0, which the system
         # chooses.
-        node=replace(config.node, base_port=port - 1, tls_cert=tls[0], tls_key=tls[1]),
+        node=replace(config.node, base_port=-1, tls_cert=tls[0], tls_key=tls[1]),
         limits=replace(Limits(), **limits),
         users=users,
     )

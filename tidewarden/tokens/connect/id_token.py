@@ -8,7 +8,6 @@ our request, and point 6 there lets that stand for the signature. It is never ta
 from __future__ import annotations
 
 import base64
-import binascii
 
 import msgspec
 
@@ -37,7 +36,7 @@ def read_id_token(text: str) -> IdToken:
     try:
         raw = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
         return msgspec.json.decode(raw, type=IdToken)
-    except (binascii.Error, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, msgspec.DecodeError, RecursionError):
         raise ValueError("its claims cannot be read") from None
 
 
