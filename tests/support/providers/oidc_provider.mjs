@@ -12,7 +12,7 @@ import https from 'node:https';
 import { Provider, errors } from 'oidc-provider';
 
 const { LIFE = '60', ACCOUNTS = '50', PORT = '0', AUTH = 'client_secret_basic', JWKS, TLS_CERT, TLS_KEY, GRANT } = process.env;
-const { REDIRECT = '' } = process.env;
+const { REDIRECT = 'http://127.0.0.1/cb' } = process.env;
 const SCHEME = TLS_CERT ? 'https' : 'http';
 const LIFE_S = Number(LIFE);
 const DAY_S = 86400;
@@ -38,7 +38,10 @@ class Store {
     const row = rows.get(this.key(id));
     return row && row.goneAt > Date.now() ? row : undefined;
   }
-  async findByUid() { return undefined; }
+  async findByUid(uid) { // of a browser's session, which is looked up at each of its steps
+    for (const row of rows.values()) if (row.kind === 'Session' && row.uid === uid) return row;
+    return undefined;
+  }
   async findByUserCode() { return undefined; }
   async consume(id) {
     const row = rows.get(this.key(id));
@@ -59,7 +62,7 @@ const provider = new Provider(`${SCHEME}://127.0.0.1:${PORT}`, {
     ...(JWKS ? { jwks: JSON.parse(JWKS) } : {}),
     ...(GRANT
       ? { grant_types: [GRANT], redirect_uris: [], response_types: [] }
-      : { grant_types: ['authorization_code', 'refresh_token'], redirect_uris: [REDIRECT || 'http://127.0.0.1/cb'] }),
+      : { grant_types: ['authorization_code', 'refresh_token'], redirect_uris: [REDIRECT] }),
   }],
   scopes: ['openid', 'offline_access', 'mail', 'files', ...Array.from({ length: Number(ACCOUNTS) }, (_, i) => `s${i}`)],
   ttl: { AccessToken: LIFE_S, ClientCredentials: LIFE_S, RefreshToken: DAY_S, Grant: DAY_S, IdToken: 60 },
@@ -68,7 +71,7 @@ const provider = new Provider(`${SCHEME}://127.0.0.1:${PORT}`, {
   findAccount: (ctx, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
   clientAuthMethods: [AUTH],
   features: {
-    devInteractions: { enabled: Boolean(REDIRECT) },
+    devInteractions: { enabled: Boolean(process.env.REDIRECT) },
     clientCredentials: { enabled: Boolean(GRANT) },
     revocation: { enabled: true, allowedPolicy: async (ctx, client, token) => token.clientId === client.clientId },
     mTLS: {

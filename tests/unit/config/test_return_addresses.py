@@ -63,7 +63,8 @@ def test_what_is_not(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/a/../b", "/a/%2e%2E/b", "/a/./b", "/a/%2Fb", "/a/..%2fb", "/a/x%5Cb", "/b", "/a", "/"]
+    "path",
+    ["/a/../b", "/a/%2e%2E/b", "/a/./b", "/a/%2Fb", "/a/..%2fb", "/a/x%5Cb", "/b", "/a", "/"],
 )
 def test_nothing_climbs_out_of_a_folder(path: str) -> None:
     assert not is_allowed(f"https://app.example.com{path}", BELOW)
