@@ -93,7 +93,7 @@ class ConsentingProvider:
             assert asked.keys() == {"client_id", "request_uri"}
             asked = self.pushed.pop(asked["request_uri"])
         code = secrets.token_urlsafe(16)
-        self.codes[code] = asked
+        self.codes[code] = asked | {"by": self.subject}
         told = {"code": code, "state": asked["state"]}
         if self.issuer:
             told["iss"] = self.issuer
@@ -148,9 +148,10 @@ class ConsentingProvider:
 
     def _granted(self, asked: dict[str, str]) -> dict[str, Any]:
         self._count += 1
+        subject = asked.get("by", self.subject)
         answer: dict[str, Any] = {
-            "access_token": f"at-{self.subject}-{self._count}",
-            "refresh_token": f"rt-{self.subject}-{self._count}",
+            "access_token": f"at-{subject}-{self._count}",
+            "refresh_token": f"rt-{subject}-{self._count}",
             "token_type": "Bearer",
             "expires_in": 3600,
         }
@@ -160,7 +161,7 @@ class ConsentingProvider:
             right = {
                 "iss": self.issuer or self.url,
                 "aud": CLIENT_ID,
-                "sub": self.subject,
+                "sub": subject,
                 "exp": int(time.time()) + 60,
                 **({"nonce": asked["nonce"]} if "nonce" in asked else {}),
             }

@@ -523,7 +523,10 @@ def test_how_people_consent_is_read(write: Write) -> None:
         ('par_url = "ftp://a.example"', "par_url: found 'ftp://a.example'; allowed: an address"),
         ('authorization_parameters = { state = "x" }', "state: the request says that by itself"),
         ('authorization_parameters = { response_mode = "x" }', "the request says that by itself"),
-        ('authorization_url = "https://{shop}.a.example/x"', "found {shop}; allowed: a placeholder"),
+        (
+            'authorization_url = "https://{shop}.a.example/x"',
+            "found {shop}; allowed: a placeholder",
+        ),
         ('consent_scope = "\u00e4"', "consent_scope: found characters that no scope has"),
         ('narrower_scope = "maybe"', "narrower_scope: found 'maybe'; allowed"),
     ],

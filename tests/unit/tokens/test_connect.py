@@ -182,9 +182,11 @@ def test_an_issuer_that_nobody_knows_is_not_compared() -> None:
     assert fault_of(read_id_token(unsigned(CLAIMS)), "c0", "", "n", 1000) == ""
 
 
-@pytest.mark.parametrize("text", ["", "a.b", "a.b.c.d", "a.!.c", "a.bm8.c", "a.W10.c", "a.\u00e4.c"])
+@pytest.mark.parametrize(
+    "text", ["", "a.b", "a.b.c.d", "a.!.c", "a.bm8.c", "a.W10.c", "a.\u00e4.c"]
+)
 def test_what_is_no_id_token(text: str) -> None:
-    with pytest.raises(ValueError, match="it is no signed|its claims cannot be read"):
+    with pytest.raises(ValueError, match=r"it is no signed|its claims cannot be read"):
         read_id_token(text)
 
 
@@ -329,8 +331,8 @@ def error(word: str, status: int = 400) -> HttpAnswer:
     ("outcome", "told"),
     [
         (answer(access_token="a", refresh_token="r"), "given"),
-        (error("authorization_pending"), "pending"),
-        (error("authorization_pending", 428), "pending"),
+        (error("authorization_pending"), "waiting"),
+        (error("authorization_pending", 428), "waiting"),
         (error("slow_down"), "slower"),
         (error("slow_down", 429), "slower"),
         (RequestNotSent("refused", "no connection"), "slower"),

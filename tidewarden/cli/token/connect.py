@@ -28,9 +28,7 @@ def connect(
     ] = "",
     parameter: Annotated[
         list[str] | None,
-        typer.Option(
-            "--parameter", metavar="NAME=VALUE", help="Of the account; may be repeated."
-        ),
+        typer.Option("--parameter", metavar="NAME=VALUE", help="Of the account; may be repeated."),
     ] = None,
     device: Annotated[
         bool,

@@ -26,7 +26,7 @@ INTERVAL_S, INTERVAL_MAX_S = 5.0, 60.0
 SLOWER_S = 5.0
 LIFE_MAX_S = 3600.0
 
-Poll = Literal["given", "pending", "slower", "lost"]
+Poll = Literal["given", "waiting", "slower", "lost"]
 """``lost``: no answer came, or none that tells anything; what was given may be gone with it."""
 
 
@@ -79,7 +79,7 @@ def poll_of(outcome: Outcome, verdict: Verdict) -> Poll:
         return "given"
     code = error_of(outcome)[0] if isinstance(outcome, HttpAnswer) else ""
     if code in ("authorization_pending", "slow_down"):
-        return "pending" if code == "authorization_pending" else "slower"
+        return "waiting" if code == "authorization_pending" else "slower"
     if code in ("access_denied", "expired_token"):
         raise ConsentFailed("denied" if code == "access_denied" else "expired")
     if isinstance(outcome, NoAnswer) or verdict.outcome == "unknown":

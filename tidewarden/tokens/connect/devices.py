@@ -92,9 +92,7 @@ class Devices:
         self._endpoint = shared.endpoint
         self._clock = shared.clock
         self._given = given
-        self._worker = QueueWorker(
-            shared.queues, QUEUE, shared.clock, at_once=0, lease_ms=LEASE_MS
-        )
+        self._worker = QueueWorker(shared.queues, QUEUE, shared.clock, at_once=0, lease_ms=LEASE_MS)
         self._polls: set[asyncio.Task[str]] = set()
         self.change(shared.config.providers)
 
@@ -223,7 +221,7 @@ class Devices:
             if word in (CONNECTED, PENDING):
                 return word
             lost |= word == "lost"
-            if word != "pending":
+            if word != "waiting":
                 interval_s = min(interval_s + SLOWER_S, INTERVAL_MAX_S)
             await sleep(self._clock, interval_s)
         raise ConsentFailed("outcome_unknown" if lost else "expired")
@@ -232,7 +230,7 @@ class Devices:
         self, provider: Provider, queue: str, wanted: DeviceTask, code: str, task_id: str
     ) -> str:
         """
-        Ask once; return how the consent ends, or ``pending``, ``slower``, ``lost``.
+        Ask once; return how the consent ends, or ``waiting``, ``slower``, ``lost``.
 
         Raises: ConsentFailed, and what the store raises before anything is sent.
         """

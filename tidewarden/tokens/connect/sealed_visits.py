@@ -123,9 +123,7 @@ class SealedVisits:
         sealed = self._vault.seal(msgspec.msgpack.encode(what), place)
         return base64.urlsafe_b64encode(sealed).decode().rstrip("=")
 
-    async def _open(
-        self, text: str, chars_max: int, place: Place, kind: type[Kind]
-    ) -> Kind | None:
+    async def _open(self, text: str, chars_max: int, place: Place, kind: type[Kind]) -> Kind | None:
         """Open a sealed text; None: it is none of ours, was changed, or was made elsewhere."""
         raw = _bytes(text) if len(text) <= chars_max else b""
         if len(raw) < SEALED_BYTES_MIN or key_id_of(raw) == FINGERPRINT_KEY_ID:

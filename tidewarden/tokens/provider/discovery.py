@@ -102,9 +102,7 @@ class Discovery:
             raise NotFoundError("its metadata name no revocation_endpoint")
         return known.revocation
 
-    async def consent(
-        self, provider: Provider, session: aiohttp.ClientSession
-    ) -> ConsentEndpoints:
+    async def consent(self, provider: Provider, session: aiohttp.ClientSession) -> ConsentEndpoints:
         """Return where people consent, by the settings, else by metadata. Raises: NotFoundError."""
         found = ConsentEndpoints()
         if provider.issuer:

@@ -19,7 +19,16 @@ Door = doubles.Door
         (("T.PUT", "p/a", "{}", "verbose", "keep"), ("put", "p/a", {}, "keep"), b"*3"),
         (("T.CONNECT", "p/a"), ("connect", "p/a", "", "", None, "admin"), b"$46"),
         (
-            ("T.CONNECT", "p/a", "scope", "s t", "RETURN", "https://a/", "PARAMETERS", '{"x": "y"}'),
+            (
+                "T.CONNECT",
+                "p/a",
+                "scope",
+                "s t",
+                "RETURN",
+                "https://a/",
+                "PARAMETERS",
+                '{"x": "y"}',
+            ),
             ("connect", "p/a", "https://a/", "s t", {"x": "y"}, "admin"),
             b"$46",
         ),

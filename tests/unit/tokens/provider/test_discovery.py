@@ -21,9 +21,9 @@ from tidewarden.config.placeholders import filled
 from tidewarden.tokens.provider.discovery import (
     FRESH_S,
     RETRY_S,
+    ConsentEndpoints,
     Discovery,
     NotFoundError,
-    ConsentEndpoints,
     addresses,
     read_consent,
     read_metadata,
