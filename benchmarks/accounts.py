@@ -157,8 +157,8 @@ class Loader:
         for number, name in enumerate(names):
             due = due_ms(number)
             row = self._row(provider, name, now_ms, due, due + life_ms)
-            batch += (name, 0, 0, row.pack(), due, due + life_ms)
-            if len(batch) >= 6 * BATCH:
+            batch += (name, 0, 0, row.pack(), due, due + life_ms, "")
+            if len(batch) >= 7 * BATCH:
                 under_way.append(self._put(queue, batch))
                 batch = []
             if len(under_way) >= UNDER_WAY_MAX:

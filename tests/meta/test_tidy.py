@@ -94,6 +94,7 @@ ALLOWED_IN_TOKENS: dict[str, set[str]] = {
     ),
     "verbs": {"accounts", "events", "limits", "policy", "provider", "vault", "why"},
     "custody": {"accounts", "journal", "provider", "shared_parts", "vault", "verbs"},
+    "connect": ({"accounts", "events", "journal", "provider", "shared_parts", "vault", "verbs"}),
     "why": {"accounts", "limits", "policy", "provider"},
 }
 # Which folders of tests mirror which folder of the product; a folder below one that stands here may

@@ -336,6 +336,8 @@ class Client:
 
     token = blocking(AsyncClient.token)
     tokens = blocking(AsyncClient.tokens)
+    connect_url = blocking(AsyncClient.connect_url)
+    connect_device = blocking(AsyncClient.connect_device)
     queues = blocking(AsyncClient.queues)
     topics = blocking(AsyncClient.topics)
     link = blocking(AsyncClient.link)

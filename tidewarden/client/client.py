@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -276,6 +277,48 @@ class AsyncClient:
         rows, _ = only(await self.wait([command], wait_ms))
         found = [token(row) if isinstance(row, list) else from_wire(plain(row)) for row in rows]
         return dict(zip(accounts, found, strict=True))
+
+    async def connect_url(
+        self,
+        account: str,
+        *,
+        return_to: str | None = None,
+        scope: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> str:
+        """
+        Return a link by which a person consents in a browser, so that ``provider/account`` is put.
+
+        Redirect the person's own browser there: whoever opens the link may connect the account.
+        ``return_to``: where it is sent in the end, one of ``connect.return_to``. ``scope``: what is
+        asked for, if not the provider's ``consent_scope``. ``parameters``: of the account, for its
+        provider's placeholders.
+
+        Raises: BadArg: nobody can consent here, or not so; NotFound, NoAuth, Unreachable.
+        """
+        known = None if parameters is None else json.dumps(dict(parameters))
+        options = words(**{"return": return_to}, scope=scope, parameters=known)
+        url: str = await self.execute("T.CONNECT", account, *options, again=True)
+        return url
+
+    async def connect_device(
+        self,
+        account: str,
+        *,
+        scope: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """
+        Return a code by which a person consents on another device, so that an account is put.
+
+        The names are those of T.DEVICE: ``user_code``, ``verification_uri`` and more. ``scope`` and
+        ``parameters``: as of :meth:`connect_url`.
+
+        Raises: BadArg: the provider has no such codes; NotFound, NoAuth, Timeout, Unreachable.
+        """
+        known = None if parameters is None else json.dumps(dict(parameters))
+        options = words(scope=scope, parameters=known)
+        return mapped(await self.execute("T.DEVICE", account, *options))
 
     async def queues(self) -> list[str]:
         """Return the names of all queues."""

@@ -112,7 +112,7 @@ class Reach:
 
     def faults(self, provider: Provider) -> Iterator[tuple[str, str]]:
         """List what a provider's settings want that it may not, as (setting, fault)."""
-        for key in ("token_url", "issuer", "revocation_url"):
+        for key in ("token_url", "issuer", "revocation_url", "par_url", "device_url"):
             url = getattr(provider, key)
             # A value in the host's place is looked at when it is known.
             if url and "{" not in (urlsplit(url).netloc) and (fault := self.url_fault(url)):

@@ -18,13 +18,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tidewarden.errors import ConfigError
 
-from . import tls
+from . import return_addresses, tls
 from .addresses import (
     NETWORKS_ALLOWED,
     NOT_SHOWN,
     address_fault,
     is_loopback,
     parse_address,
+    secret_url_fault,
     url_fault,
 )
 from .key_file import key_faults
@@ -46,6 +47,7 @@ from .settings import (
     Cluster,
     Companion,
     Config,
+    Connect,
     Events,
     Limits,
     Log,
@@ -71,6 +73,7 @@ __all__ = [
     "Cluster",
     "Companion",
     "Config",
+    "Connect",
     "Events",
     "Limits",
     "Log",
@@ -108,6 +111,7 @@ SECTIONS: dict[str, type[Any]] = {
     "beanstalkd": Beanstalkd,
     "otel": Otel,
     "tokens": Tokens,
+    "connect": Connect,
     "log": Log,
     "vault": Vault,
     "events": Events,
@@ -206,6 +210,7 @@ def _check(config: Config, tables: Mapping[str, Mapping[str, Found]], problems: 
     _check_beanstalkd(config, problem)
     _check_otel(config, problem)
     _check_reach(config, problem)
+    _check_connect(config.connect, problem)
     _check_secret(config, problem)
     _check_store(config, problem)
     if config.limits.request_bytes < config.limits.payload_bytes:
@@ -280,6 +285,34 @@ def _check_reach(config: Config, problem: Callable[[str, str], None]) -> None:
         problem(
             "tokens.put_networks", f"found one that is none ({error}); allowed: {NETWORKS_ALLOWED}"
         )
+
+
+def _check_connect(connect: Connect, problem: Problem) -> None:
+    """Check where browsers come from, and where they are sent."""
+    if connect.url and (fault := _public_url_fault(connect.url)):
+        problem("connect.url", fault)
+    for address in connect.return_to:
+        if fault := return_addresses.fault_of(address):
+            allowed = return_addresses.ALLOWED
+            found = f"found {address[:80]!r}, which {fault}"
+            problem("connect.return_to", f"{found}; allowed: {allowed}")
+    if connect.return_to and not connect.url:
+        problem("connect.return_to", "found some; allowed only with connect.url")
+
+
+def _public_url_fault(url: str) -> str:
+    """Say what is wrong with the address at which browsers reach the nodes; empty: nothing."""
+    if fault := secret_url_fault(url):
+        return fault
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        return (
+            f"found {url!r}, where codes and cookies can be read on the way; allowed: https://, or"
+            " http:// on this machine"
+        )
+    if parts.query or not re.fullmatch(r"(/[A-Za-z0-9._~-]+)*/?", parts.path):
+        return f"found {url!r}; allowed: a host and perhaps a path, without a query"
+    return ""
 
 
 def _check_otel(config: Config, problem: Problem) -> None:

@@ -30,9 +30,16 @@ VALUES_MAX = 200
 """Hosts that listed values may make together."""
 HOST_CHARS_MAX = 253
 
-ADDRESSES = ("token_url", "issuer", "revocation_url")
+ADDRESSES = (
+    "token_url",
+    "issuer",
+    "revocation_url",
+    "authorization_url",
+    "par_url",
+    "device_url",
+)
 TEXTS = ("client_id", "jwt_issuer", "jwt_subject", "jwt_audience")
-MAPS = ("parameters", "headers", "jwt_claims")
+MAPS = ("parameters", "headers", "jwt_claims", "authorization_parameters")
 NAMED = "account"
 """In what an assertion says of an account, ``{account}`` is its name, which nobody has to give."""
 NAMED_IN = ("jwt_subject", "jwt_claims")

@@ -64,6 +64,20 @@ RESERVED = (
 )
 GRANT_RESERVED = ("scope", "assertion", "subject_token", "subject_token_type")
 """The same where ``grant`` is not ``refresh_token``."""
+CONSENT_RESERVED = (
+    "response_type",
+    "response_mode",
+    "client_id",
+    "redirect_uri",
+    "scope",
+    "state",
+    "nonce",
+    "code_challenge",
+    "code_challenge_method",
+    "request",
+    "request_uri",
+)
+"""The same for ``authorization_parameters``."""
 CLAIMS_RESERVED = ("iss", "sub", "aud", "exp", "iat", "jti")
 
 
@@ -246,6 +260,37 @@ class Provider:
     """
     revocation_url: str = setting("", allowed=URL_ALLOWED)
     """Its revocation endpoint. Empty, the default: the one that the issuer's metadata name."""
+    authorization_url: str = setting("", allowed=URL_ALLOWED)
+    """
+    Its authorization endpoint (RFC 6749, 3.1), where people consent. Empty, the default: the one
+    that the issuer's metadata name; without an issuer nobody can consent here.
+    """
+    authorization_parameters: dict[str, str] = setting({}, allowed="names with a text each")  # noqa: RUF009
+    """Further parameters of the authorization request: ``access_type = "offline"``."""
+    par_url: str = setting("", allowed=URL_ALLOWED)
+    """
+    Where authorization requests are pushed to first (RFC 9126). Empty, the default: the one that
+    the issuer's metadata name, or none.
+    """
+    device_url: str = setting("", allowed=URL_ALLOWED)
+    """
+    Its device authorization endpoint (RFC 8628), for people who consent on another device. Empty,
+    the default: the one that the issuer's metadata name, or none.
+    """
+    consent_issuer: str = setting("", allowed=URL_ALLOWED)
+    """
+    Its issuer identifier where ``issuer`` is not set: ``iss`` of its answers (RFC 9207) and of its
+    ID tokens has to be this. Empty, the default: not known, and not looked at.
+    """
+    consent_scope: str = setting("", allowed="scopes with a blank between them")
+    """What a person is asked for where a link names no scope. Empty, the default: nothing."""
+    narrower_scope: str = setting("refuse", choices=("refuse", "accept"))
+    """
+    What becomes of a consent to less than was asked for: it is refused, the default, or stored as
+    it is.
+    """
+    pkce: bool = setting(True)
+    """Whether codes are bound to their request (RFC 7636). A few providers refuse that."""
     margin_s: float = setting(300.0, low=0, high=31_536_000)
     """How long before its expiry a token is refreshed. Five minutes outlast most outages."""
     margin_share: float = setting(0.0, low=0, high=0.9)

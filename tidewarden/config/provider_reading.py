@@ -20,6 +20,7 @@ from .error_classes import CONFIGURABLE
 from .provider import (
     ASSERTION_AUTHS,
     CLAIMS_RESERVED,
+    CONSENT_RESERVED,
     GRANT_RESERVED,
     PATHS,
     QUEUE_BYTES_MAX,
@@ -36,7 +37,21 @@ KEEP_ALIVE_SHARE = 0.5
 """Of the time that a refresh token lives unused: so often it is used at least."""
 NEXT_KEYS = ("next_secret", "next_secret_file", "next_secret_env")
 SUBJECT_KEYS = ("subject_token", "subject_token_env")
+CONSENT_KEYS = (
+    "authorization_url",
+    "authorization_parameters",
+    "par_url",
+    "device_url",
+    "consent_issuer",
+    "consent_scope",
+    "narrower_scope",
+    "pkce",
+)
+"""Settings that tell how people consent."""
+PLACES = ("token_url", "issuer", "authorization_url", "par_url", "device_url", "consent_issuer")
+"""Settings of a preset that are void where the provider is at another address."""
 RENEWING_KEYS = (
+    *CONSENT_KEYS,
     "rotation",
     "grace_s",
     "kills_access_token",
@@ -122,8 +137,8 @@ def _with_preset(
             joined.pop(key, None)
     for written in ("token_url", "issuer"):  # Either of them stands for both.
         if written in table:
-            joined.pop("token_url", None)
-            joined.pop("issuer", None)
+            for place in PLACES:
+                joined.pop(place, None)
             joined["account_parameters"] = _needed_parameters(preset, str(table[written].value))
     for key, own in table.items():
         below = joined.get(key)
@@ -163,6 +178,7 @@ def _faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[st
     yield from _error_faults(provider)
     yield from _life_faults(provider, table)
     yield from _account_secret_faults(provider, table)
+    yield from _consent_faults(provider, table)
     if provider.connect_timeout_s > provider.timeout_s:
         yield (
             "connect_timeout_s",
@@ -260,6 +276,22 @@ def _account_secret_faults(
         yield key, "not allowed with account_secret: each account brings its client's"
 
 
+def _consent_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[tuple[str, str]]:
+    """Yield the settings by which nobody could consent."""
+    if not provider.renews:
+        for key in (key for key in CONSENT_KEYS if key in table):
+            yield key, f"not allowed with grant = {provider.grant!r}, which asks for no consent"
+    for name in (name for name in provider.authorization_parameters if name in CONSENT_RESERVED):
+        yield (
+            f"authorization_parameters {name}",
+            "the request says that by itself; allowed: any other name",
+        )
+    if provider.consent_issuer and provider.issuer:
+        yield "consent_issuer", "found beside issuer, which says the same; allowed: one of them"
+    if not provider.consent_scope.isascii() or not provider.consent_scope.isprintable():
+        yield "consent_scope", "found characters that no scope has; allowed: printable ASCII"
+
+
 def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
     if bool(provider.token_url) == bool(provider.issuer):
         yield (
@@ -273,6 +305,10 @@ def _address_faults(provider: Provider) -> Iterator[tuple[str, str]]:
         ("token_url", provider.token_url),
         ("issuer", provider.issuer),
         ("revocation_url", provider.revocation_url),
+        ("authorization_url", provider.authorization_url),
+        ("par_url", provider.par_url),
+        ("device_url", provider.device_url),
+        ("consent_issuer", provider.consent_issuer),
     ):
         plain = placeholders.plainly(url)
         if url and (

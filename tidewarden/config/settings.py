@@ -22,6 +22,7 @@ from .addresses import (
 from .egress import HEADERS, PROXY, Reach, reach_of
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED
+from .return_addresses import ALLOWED as RETURN_ALLOWED
 from .rights import EVERYTHING, RIGHTS_ALLOWED
 from .secret import HASH_ALLOWED, Secret
 from .sources import setting
@@ -380,6 +381,34 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Connect:
+    """Says how people give their consent in a browser (docs/connect.md)."""
+
+    url: str = setting(
+        "", allowed="the address at which browsers reach the nodes, as 'https://auth.example.com'"
+    )
+    """
+    Address at which browsers reach the nodes' HTTP ports. Providers are told it, followed by
+    ``/v1/connect/callback``. Empty, the default: nobody can consent here.
+    """
+    return_to: tuple[str, ...] = setting((), pattern=r"\S{1,1000}", allowed=RETURN_ALLOWED)
+    """
+    Addresses of applications to which browsers may be sent afterwards; one that ends in a slash
+    stands for all below it. Empty, the default: none; a page says how it ended.
+    """
+    link_s: float = setting(900.0, low=10, high=86_400)
+    """
+    How long a link lives, seconds. A quarter of an hour: an application sends its user there at
+    once.
+    """
+
+    @property
+    def redirect_uri(self) -> str:
+        """Return the address that providers send browsers back to."""
+        return f"{self.url.rstrip('/')}/v1/connect/callback"
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """Holds the settings of the daemon's log."""
 
@@ -531,6 +560,7 @@ class Config:
     beanstalkd: Beanstalkd = field(default_factory=Beanstalkd)
     otel: Otel = field(default_factory=Otel)
     tokens: Tokens = field(default_factory=Tokens)
+    connect: Connect = field(default_factory=Connect)
     log: Log = field(default_factory=Log)
     vault: Vault = field(default_factory=Vault)
     events: Events = field(default_factory=Events)

@@ -19,6 +19,7 @@ from tidewarden.errors import BadArg, TooBig
 from .addresses import ADDRESS_CHARS_MAX, NOT_SHOWN
 from .egress import ENVIRONMENT, Reach
 from .load import PROVIDER_KEYS
+from .placeholders import ADDRESSES
 from .provider import Provider
 from .provider_reading import NAME, NAME_ALLOWED, read_provider
 from .sources import Found, nearest
@@ -113,7 +114,7 @@ def hosts_of(document: bytes) -> list[str]:
     except (BadArg, TooBig):
         return []
     found = []
-    for key in ("token_url", "issuer", "revocation_url", "proxy"):
+    for key in (*ADDRESSES, "proxy"):
         url = settings.get(key)
         if isinstance(url, str) and url:
             found.append(f"{key} {_origin_of(url)}")

@@ -20,6 +20,7 @@ SECRET_BYTES = (24, 64)  # as Standard Webhooks recommends
 SECRET_ALLOWED = f"{SECRET_PREFIX} and the base64 of {SECRET_BYTES[0]} to {SECRET_BYTES[1]} bytes"
 
 EVENT_KINDS = (
+    "account.connected",
     "account.dead",
     "account.stopped",
     "account.recovered",

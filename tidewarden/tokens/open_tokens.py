@@ -18,6 +18,8 @@ from .accounts.cache import Cache
 from .accounts.directory import Directory
 from .accounts.near_accounts import NearAccounts
 from .accounts.waiting_readers import WaitingReaders
+from .connect.connecting import Connecting
+from .connect.devices import Devices
 from .custody.key_sync import restore_keys
 from .custody.stored_providers import StoredProviders
 from .custody.vault_admin import VaultAdmin
@@ -158,8 +160,22 @@ async def _build(
     )
     closing.callback(reader.stop)
     await refreshing.replay.replay()
+    connecting = Connecting(shared, grants)
+    closing.push_async_callback(connecting.stop)
+    devices = Devices(shared, connecting.given)
+    closing.push_async_callback(devices.stop)
     return Tokens(
-        shared, stored, account_events, custody, refreshing, grants, reader, forced_ms, closing
+        shared,
+        stored,
+        account_events,
+        custody,
+        refreshing,
+        grants,
+        reader,
+        connecting,
+        devices,
+        forced_ms,
+        closing,
     )
 
 

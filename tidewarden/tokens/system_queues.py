@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from tidewarden.config.provider import QUEUE_PREFIX
 from tidewarden.queue.settings import QueueSettings
 
+from .connect.devices import LANE_LIMIT
+from .connect.devices import QUEUE as DEVICES
 from .events.events import QUEUE as WEBHOOKS
 from .events.revocation import QUEUE as REVOCATIONS
 from .limits.node_limits import HOSTS_QUEUE as HOSTS
@@ -42,6 +44,7 @@ def system_queues(*, clustered: bool = False) -> Mapping[str, QueueSettings]:
         VAULT: QueueSettings(losses_max=0, dedup_ms=0, history=0),
         WEBHOOKS: QueueSettings(losses_max=0, lane_limit=4),
         REVOCATIONS: QueueSettings(losses_max=0, lane_limit=2),
+        DEVICES: QueueSettings(losses_max=0, dedup_ms=0, history=0, lane_limit=LANE_LIMIT),
         # Without tasks: see tokens/lua/host.lua.
         HOSTS: QueueSettings(losses_max=0, dedup_ms=0, history=0),
     }

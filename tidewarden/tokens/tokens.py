@@ -16,6 +16,8 @@ from tidewarden.histograms import told_of
 from tidewarden.queue.reads.near_reads import Mark
 from tidewarden.queue.task import check_range
 
+from .connect.connecting import Connecting
+from .connect.devices import Devices
 from .custody.stored_providers import StoredProviders
 from .custody.vault_admin import VaultAdmin
 from .events.account_events import AccountEvents
@@ -61,6 +63,8 @@ class Tokens:
         refreshing: Refreshing,
         grants: Grants,
         reader: Reader,
+        connecting: Connecting,
+        devices: Devices,
         forced_ms: int,
         closing: contextlib.AsyncExitStack,
     ) -> None:
@@ -78,6 +82,10 @@ class Tokens:
         stored.follow(self._take_over)
         self.custody = custody
         """The operators' verbs of the vault."""
+        self.connecting = connecting
+        """Leads browsers to consents, and back."""
+        self.devices = devices
+        """Lets people consent on other devices."""
         self._account_events = account_events
         self.events = account_events.events
         self._refreshing = refreshing
@@ -109,6 +117,8 @@ class Tokens:
                     *self._refreshing.jobs(),
                     *self.custody.jobs(),
                     self.stored_providers.run,
+                    self.connecting.given.run,
+                    self.devices.run,
                     *self._account_events.jobs(),
                 ):
                     group.create_task(duties.keep(job.__qualname__, job))
@@ -414,6 +424,7 @@ class Tokens:
         config = replace(self._config, providers=dict(providers))
         self._refreshing.change(config)
         self._account_events.change(config)
+        self.devices.change(config.providers)
 
     async def _held_by(self, provider: str) -> str:
         """

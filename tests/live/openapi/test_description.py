@@ -35,6 +35,8 @@ ASKED: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/tokens:read", {"accounts": ["sandbox/user-000000", "sandbox/nobody"]}),
     ("GET", "/v1/tokens/sandbox/user-000000?min_ttl=1", None),
     ("POST", "/v1/tokens/sandbox/user-000000/refresh", None),
+    ("POST", "/v1/tokens/codes/made/connect", {"scope": "read"}),
+    ("POST", "/v1/tokens/codes/made/device", None),
     ("PUT", "/v1/tokens/sandbox/made", GRANT),
     ("GET", "/v1/accounts/sandbox/made", None),
     ("GET", "/v1/accounts/sandbox/made/why", None),

@@ -71,6 +71,8 @@ with Client(["redis://a", "redis://b"]) as client:
     assert_type(client.schedules.run("nightly", id="r1"), str)
     assert_type(client.token("shop/42", min_ttl_ms=5), Token)
     assert_type(client.tokens(["shop/42"], wait_ms=5), dict[str, Token | Error])
+    assert_type(client.connect_url("shop/42", return_to="https://app.example.com/"), str)
+    assert_type(client.connect_device("shop/42", scope="read"), dict[str, Any])
 
 
 async def asynchronous() -> None:

@@ -143,6 +143,24 @@ async def test_many_tokens_are_read_together(node: Any) -> None:
         assert here.doors[0].tokens.calls == [("get_many", ["p/a", "p/nobody"], 5, 7)]
 
 
+async def test_a_link_to_a_consent(node: Any) -> None:
+    users = (server_doubles.ADMIN,)
+    async with site(node, 1, users=users) as here:
+        address = here.urls[0].replace("redis://", "redis://admin:correct%20horse%20%25%20battery@")
+        url, own = "https://auth.example.com/v1/connect/p/a?link=x", {"shop": "ä"}
+        async with AsyncClient(address) as client:
+            assert await client.connect_url("p/a") == url
+            asked = {"return_to": "https://app.example.com/", "scope": "read write"}
+            assert await client.connect_url("p/a", **asked, parameters=own) == url
+            codes = await client.connect_device("p/a", scope="read", parameters=own)
+            assert codes["user_code"] == "WDJB-MJHT"
+        assert here.doors[0].tokens.calls == [
+            ("connect", "p/a", "", "", None, "admin"),
+            ("connect", "p/a", "https://app.example.com/", "read write", own, "admin"),
+            ("device", "p/a", "read", own, "admin"),
+        ]
+
+
 async def test_schedules(here: Site, client: AsyncClient) -> None:
     schedules, calls = client.schedules, here.doors[0].schedules.calls
     cron = {"cron": "0 3 * * *", "zone": "Europe/Berlin", "catchup": "none"}

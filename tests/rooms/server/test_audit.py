@@ -261,6 +261,8 @@ async def test_what_is_noted_at_both_doors_and_never_a_secret(node: Any) -> None
             ("T.GET", "p/a"),
             ("T.GET", "p/nobody"),
             ("T.MGET", "p/b", "p/nobody", "p/a"),
+            ("T.CONNECT", "p/a", "SCOPE", "read"),
+            ("T.DEVICE", "p/a"),
             ("T.DELETE", "p/a"),
             ("T.ANSWERS", "p/a"),
             ("T.EXPORT", secret.encode().hex(), "00", "1"),
@@ -331,6 +333,8 @@ async def test_what_is_noted_at_both_doors_and_never_a_secret(node: Any) -> None
     ]  # fmt: skip
     assert sorted(line for line in lines if "T.GET" not in line) == sorted([
         ("T.PUT", "ok", ("p/a", 1)),
+        ("T.CONNECT", "ok", ("p/a", 1)),
+        ("T.DEVICE", "ok", ("p/a", 1)),
         ("T.DELETE", "ok", ("p/a", 1)),
         ("T.ANSWERS", "ok", ("p/a", 1)),
         ("T.EXPORT", "ok", ("p/a", 1)),

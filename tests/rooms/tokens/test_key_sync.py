@@ -37,6 +37,8 @@ async def test_the_journal_goes_along(node: Any, tmp_path: Path) -> None:
     await journal.add_answer(QUEUE, "a", 1, 1, row.pack(), (1, 2), key)
     raw = vault.seal(b"<html>", Place("p", "b", "raw", 1, 1))
     await journal.add_raw(QUEUE, "b", 1, 1, 5, raw, vault.wrapped_key(raw))
+    given = vault.seal(b"{}", Place("p", "c", "consent", 4, 0))
+    await journal.add_consent(QUEUE, "c", 4, given, ("s", "l"), vault.wrapped_key(given))
     await vault.add_data_key(vault.next_id())
     await reseal_journal(journal, vault)
     await journal.close()
@@ -47,6 +49,9 @@ async def test_the_journal_goes_along(node: Any, tmp_path: Path) -> None:
     sealed = parse_row(found.row).refresh
     assert key_id_of(sealed) == key_id_of(again.raws()[0].body) == vault.newest_id
     assert await vault.unseal(sealed, place) == b"rt"
+    (consent,) = again.consents()
+    assert key_id_of(consent.body) == vault.newest_id
+    assert await vault.unseal(consent.body, consent.place("p")) == b"{}"
     assert list(again.keys()) == [vault.newest_id]
     await again.close()
     assert provider_of("_tokens:shop:a:b") == "shop"

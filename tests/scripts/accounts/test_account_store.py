@@ -557,9 +557,9 @@ async def test_a_malformed_item_changes_nothing(bench: Bench) -> None:
     shard = bench.queues.catalog.shard_of(QUEUE, "a")
     row = bench.row().pack()
     for args in (
-        ("a", 0, 0, b"no row", 1, 2),
-        ("a", 0, 0, row, 1, 2, "b", 0, 0, b"no row", 1, 2),
-        ("a", "x", 0, row, 1, 2),
+        ("a", 0, 0, b"no row", 1, 2, ""),
+        ("a", 0, 0, row, 1, 2, "", "b", 0, 0, b"no row", 1, 2, ""),
+        ("a", "x", 0, row, 1, 2, ""),
     ):
         with pytest.raises(BadArg):
             await bench.queues.scripts.run("tokens.put", QUEUE, shard, args)

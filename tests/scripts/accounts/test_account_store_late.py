@@ -205,7 +205,8 @@ async def test_answers_that_come_together_end_as_each_by_itself(bench: Bench, va
     async def prepared(queue: str) -> list[list[Any]]:
         for name in names:
             row = bench.row()
-            await script("tokens.put", queue, name, 0, 0, row.pack(), row.due_ms, row.expires_at_ms)
+            args = (name, 0, 0, row.pack(), row.due_ms, row.expires_at_ms, "")
+            await script("tokens.put", queue, *args)
         await script("tokens.refresh", queue, names[3], 1, 0, 0)  # with a record of its own
         bench.now_ms += 8_000
         leases = {}

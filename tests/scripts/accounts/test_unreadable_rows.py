@@ -38,7 +38,7 @@ def put(desk: Any) -> None:
     desk.client.flushdb()
     if desk.views:
         desk.set_view(1)
-    args = each(0, 0, row(desk), desk.now, desk.now + 10_000)
+    args = each(0, 0, row(desk), desk.now, desk.now + 10_000, "")
     assert desk.run("tokens.put", *args) == [1, 1, 1]
 
 
@@ -60,11 +60,8 @@ def test_a_row_that_nobody_can_read_harms_no_other_account(desk: Any, raw: bytes
     assert sorted(one.id for one in desk.take(10)) == ["after", "before"]
     (cursor, _, *shown) = desk.run("tokens.page", 0, 10, "all")
     assert (cursor, sorted(one[0] for one in shown)) == (b"0", [b"after", b"before"])
-    assert desk.run("tokens.put", *each(1, 2, row(desk, 3), desk.now, desk.now + 10_000)) == [
-        1,
-        0,
-        1,
-    ]
+    again = each(1, 2, row(desk, 3), desk.now, desk.now + 10_000, "")
+    assert desk.run("tokens.put", *again) == [1, 0, 1]
     _, _, problems = desk.run("queue.check", "accounts", "0", 100, 1)
     assert [(kind, name) for kind, name, *_ in problems] == [(b"unreadable task, set aside", b"it")]
     assert [bool(gone) for gone in desk.run("tokens.delete", *NAMES)] == [True, True, True]
@@ -96,7 +93,8 @@ def test_however_many_are_deleted_there_are_grants_left(desk: Any) -> None:
         )
         assert 0 not in desk.run("tokens.delete", *some)
     _, floor, *_ = desk.run("tokens.get", "it")[0]
-    assert desk.run("tokens.put", "it", floor, 0, row(desk), desk.now, desk.now + 10_000) == [1]
+    args = ("it", floor, 0, row(desk), desk.now, desk.now + 10_000, "")
+    assert desk.run("tokens.put", *args) == [1]
     desk.client.flushdb()
 
 

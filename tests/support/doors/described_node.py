@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from support.cluster.harness import ADMIN, Cluster, Node, serving
+from support.doors.http_app import served_in_thread
+from support.providers.consenting_provider import consenting_provider
 from support.providers.provider_settings import section
 from support.providers.sandbox_process import SandboxProcess
 
@@ -48,14 +50,23 @@ class DescribedNode:
 
 @contextlib.contextmanager
 def described(request: pytest.FixtureRequest, folder: Path) -> Iterator[DescribedNode]:
-    """One node that has the accounts ``sandbox/user-N`` of a sandbox of ours."""
+    """
+    One node that has the accounts ``sandbox/user-N`` of a sandbox of ours, and a provider ``codes``
+    at which people consent.
+    """
     sandbox = SandboxProcess(folder / "sandbox", ACCOUNTS)
     try:
-        extra = section("sandbox", sandbox)
-        with serving(request, Cluster(folder / "cluster", nodes=1, extra=extra)) as made:
-            found = DescribedNode(made)
-            _put(found, sandbox.rows)
-            yield found
+        with served_in_thread(consenting_provider(interval=60.0)) as codes:
+            places = {
+                "authorization_url": codes.authorization_url,
+                "device_url": f"{codes.url}/device",
+            }
+            extra = section("sandbox", sandbox) + section("codes", codes, **places)
+            extra += '[connect]\nurl = "http://127.0.0.1:1"\n'
+            with serving(request, Cluster(folder / "cluster", nodes=1, extra=extra)) as made:
+                found = DescribedNode(made)
+                _put(found, sandbox.rows)
+                yield found
     finally:
         sandbox.stop()
 

@@ -7,11 +7,15 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from tidewarden.config.load import Connect
 from tidewarden.config.rights import EVERY_ACCOUNT, AccountRights
 from tidewarden.errors import NotFound, NotHeld
 from tidewarden.queue.reads.condition import Condition
 from tidewarden.queue.task import Changes, Taken, TaskSpec
 from tidewarden.queue.waits.drain import Drain
+from tidewarden.tokens.connect.connecting import ConnectLink
+from tidewarden.tokens.connect.devices import DeviceLink
+from tidewarden.tokens.connect.outcomes import ConsentFailed
 from tidewarden.tokens.custody.export import ignored
 from tidewarden.tokens.verbs.grants import Put
 
@@ -402,11 +406,55 @@ class RecordingStoredProviders:
         return {"provider": name, "put_ms": 2**41, "fault": "", "settings": {"client_id": "c"}}
 
 
+class RecordingConnecting:
+    """Links that lead nowhere."""
+
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self._calls = calls
+        self.settings = Connect(url="https://auth.example.com")
+
+    async def link(
+        self,
+        account: str,
+        return_to: str = "",
+        scope: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        user: str = "",
+    ) -> ConnectLink:
+        self._calls.append(("connect", account, return_to, scope, parameters, user))
+        return ConnectLink("https://auth.example.com/v1/connect/p/a?link=x", 2**41)
+
+    async def begin(self, account: str, text: str) -> Any:
+        raise ConsentFailed("link_invalid")
+
+    async def finish(self, *_: Any) -> Any:
+        raise ConsentFailed("unknown_browser")
+
+
+class RecordingDevices:
+    """Codes that nobody types in."""
+
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self._calls = calls
+
+    async def start(
+        self,
+        account: str,
+        scope: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        user: str = "",
+    ) -> DeviceLink:
+        self._calls.append(("device", account, scope, parameters, user))
+        return DeviceLink("WDJB-MJHT", "https://p.example/device", "", 2**41)
+
+
 class RecordingTokens:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.custody = RecordingCustody(self.calls)
         self.stored_providers = RecordingStoredProviders(self.calls)
+        self.connecting = RecordingConnecting(self.calls)
+        self.devices = RecordingDevices(self.calls)
         self.events: Any = None
         self.extras: Mapping[str, Any] = {}
 

@@ -15,7 +15,7 @@ from schemathesis.engine import Status, events, from_schema
 
 ENDLESS = ("/v1/events", "/v1/tap")
 """No check waits for the end of their answers."""
-SLASHED = ("/console/", "/refresh", "/why", "/v1/schedules/{name}/")
+SLASHED = ("/console/", "/refresh", "/connect", "/device", "/why", "/v1/schedules/{name}/")
 """
 What ends or begins so is also the path of another route, whose last name may have slashes: other
 methods than the operation's may be served there.

@@ -121,12 +121,17 @@ def dot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Auth
     """
     ``dot(accounts=50, grace=0, life=60, family=False)`` starts django-oauth-toolkit: refresh tokens
     rotate; within ``grace`` seconds a used one gets the same pair again; with ``family`` its use
-    after that revokes the grant. ``life``: seconds an access token lives. They end with the file.
+    after that revokes the grant. ``life``: seconds an access token lives. ``redirect_uri``: people
+    sign in and consent in browsers, and go there. They end with the file.
     """
     servers: list[AuthorizationServer] = []
 
     def factory(
-        accounts: int = 50, grace: int = 0, life: int = 60, family: bool = False
+        accounts: int = 50,
+        grace: int = 0,
+        life: int = 60,
+        family: bool = False,
+        redirect_uri: str = "",
     ) -> AuthorizationServer:
         assert accounts <= ACCOUNTS_MAX
         folder = tmp_path_factory.mktemp("dot")
@@ -139,6 +144,7 @@ def dot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Auth
             str(accounts),
         ]
         command += ["--grace", str(grace), "--life", str(life), *(["--family"] if family else [])]
+        command += ["--redirect-uri", redirect_uri] if redirect_uri else []
         servers.append(start(command, folder, dict(os.environ), folder / "log"))
         return servers[-1]
 

@@ -1,6 +1,7 @@
 // An authorization server that is not ours: npm's oidc-provider, OpenID-certified. Single-use refresh tokens without grace;
 // a second use revokes the whole grant. Started by the `oidc` fixture with ACCOUNTS and LIFE (seconds) in the environment;
 // GRANT=client_credentials makes it give tokens to the client itself, for scopes s0, s1 …; they are counted by those.
+// REDIRECT, a redirect URI, has people sign in and consent in browsers, as anybody they say they are.
 // AUTH and JWKS say how the client proves itself, TLS_CERT and TLS_KEY (files) make it serve TLS and ask for certificates.
 // Prints one line of JSON when it serves and ends when its standard input closes. The counters and faults (GET /admin/stats,
 // POST /admin/fault) are ours, around the library; they mean the same as in dot_provider.py.
@@ -11,6 +12,7 @@ import https from 'node:https';
 import { Provider, errors } from 'oidc-provider';
 
 const { LIFE = '60', ACCOUNTS = '50', PORT = '0', AUTH = 'client_secret_basic', JWKS, TLS_CERT, TLS_KEY, GRANT } = process.env;
+const { REDIRECT = 'http://127.0.0.1/cb' } = process.env;
 const SCHEME = TLS_CERT ? 'https' : 'http';
 const LIFE_S = Number(LIFE);
 const DAY_S = 86400;
@@ -36,7 +38,10 @@ class Store {
     const row = rows.get(this.key(id));
     return row && row.goneAt > Date.now() ? row : undefined;
   }
-  async findByUid() { return undefined; }
+  async findByUid(uid) { // of a browser's session, which is looked up at each of its steps
+    for (const row of rows.values()) if (row.kind === 'Session' && row.uid === uid) return row;
+    return undefined;
+  }
   async findByUserCode() { return undefined; }
   async consume(id) {
     const row = rows.get(this.key(id));
@@ -57,7 +62,7 @@ const provider = new Provider(`${SCHEME}://127.0.0.1:${PORT}`, {
     ...(JWKS ? { jwks: JSON.parse(JWKS) } : {}),
     ...(GRANT
       ? { grant_types: [GRANT], redirect_uris: [], response_types: [] }
-      : { grant_types: ['authorization_code', 'refresh_token'], redirect_uris: ['http://127.0.0.1/cb'] }),
+      : { grant_types: ['authorization_code', 'refresh_token'], redirect_uris: [REDIRECT] }),
   }],
   scopes: ['openid', 'offline_access', 'mail', 'files', ...Array.from({ length: Number(ACCOUNTS) }, (_, i) => `s${i}`)],
   ttl: { AccessToken: LIFE_S, ClientCredentials: LIFE_S, RefreshToken: DAY_S, Grant: DAY_S, IdToken: 60 },
@@ -66,7 +71,7 @@ const provider = new Provider(`${SCHEME}://127.0.0.1:${PORT}`, {
   findAccount: (ctx, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
   clientAuthMethods: [AUTH],
   features: {
-    devInteractions: { enabled: false },
+    devInteractions: { enabled: Boolean(process.env.REDIRECT) },
     clientCredentials: { enabled: Boolean(GRANT) },
     revocation: { enabled: true, allowedPolicy: async (ctx, client, token) => token.clientId === client.clientId },
     mTLS: {

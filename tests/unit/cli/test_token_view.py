@@ -196,6 +196,38 @@ def test_delete_names_who_was_not_there(run: Run, node: Any) -> None:
     assert "there is no account 'p/b'" in result.stderr
 
 
+def test_a_link_to_a_consent_is_printed(run: Run, node: Any) -> None:
+    url = "https://auth.example.com/v1/connect/p/a?link=x"
+    node.answers = {"T.CONNECT": url}
+    assert run("token", "connect", "p/a").stdout == f"{url}\n"
+    more = ("--return", "https://app.example.com/", "--scope", "a b", "--parameter", "shop=x=y")
+    told = json.loads(run("token", "connect", "p/a", *more, "--json").stdout)
+    assert told == {"account": "p/a", "url": url}
+    asked = ["RETURN", "https://app.example.com/", "SCOPE", "a b"]
+    assert node.asked == [
+        ["T.CONNECT", "p/a"],
+        ["T.CONNECT", "p/a", *asked, "PARAMETERS", '{"shop": "x=y"}'],
+    ]
+    wrong = run("token", "connect", "p/a", "--parameter", "shop")
+    assert (wrong.exit_code, "'shop' is not of the form NAME=VALUE" in wrong.stderr) == (2, True)
+
+
+def test_a_code_for_another_device_is_printed(run: Run, node: Any) -> None:
+    codes = {"user_code": "WDJB-MJHT", "verification_uri": "https://p/d", "until_ms": LATER_MS}
+    node.answers = {"T.DEVICE": codes}
+    lines = run("token", "connect", "p/a", "--device", "--scope", "a").stdout.splitlines()
+    assert [line.split() for line in lines] == [
+        ["user_code", "WDJB-MJHT"],
+        ["verification_uri", "https://p/d"],
+        ["until_ms", "2100-01-01", "00:00:00"],
+    ]
+    told = json.loads(run("token", "connect", "p/a", "--device", "--json").stdout)
+    assert told == {"account": "p/a"} | codes
+    assert node.asked == [["T.DEVICE", "p/a", "SCOPE", "a"], ["T.DEVICE", "p/a"]]
+    wrong = run("token", "connect", "p/a", "--device", "--return", "https://a/")
+    assert (wrong.exit_code, "--return is for a link" in wrong.stderr) == (2, True)
+
+
 def test_presets_are_listed_with_their_sources(run: Run) -> None:
     listed = json.loads(run("token", "presets", "--json").stdout)
     google = next(one for one in listed if one["name"] == "google")

@@ -512,3 +512,39 @@ def test_whose_rights_clients_of_beanstalkd_have(tmp_path: Path, written: str, f
     assert fault in str(raised.value)
     file.write_text(f'[beanstalkd]\nuser = "jobs"\nallow = ["10.0.0.0/8"]\n{user}')
     assert load(str(file), {}, {}).beanstalkd.user == "jobs"
+
+
+def test_browsers_come_from_one_address_and_go_to_those_that_are_listed(write: Write) -> None:
+    text = (
+        '[connect]\nurl = "https://auth.example.com/tide"\nlink_s = 60\n'
+        'return_to = ["https://app.example.com/connected", "http://localhost:8000/"]\n'
+    )
+    found = load(write(text), {}, {}).connect
+    assert found.redirect_uri == "https://auth.example.com/tide/v1/connect/callback"
+    assert (found.link_s, len(found.return_to)) == (60.0, 2)
+    assert Config().connect.url == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("auth.example.com", "allowed: an address that begins http:// or https://"),
+        ("http://auth.example.com", "where codes and cookies can be read on the way"),
+        ("https://auth.example.com/?x=1", "a host and perhaps a path, without a query"),
+        ("https://auth.example.com/a%20b", "a host and perhaps a path, without a query"),
+        ("https://auth.example.com/#x", "a user, a password or a #fragment"),
+    ],
+)
+def test_an_address_at_which_no_browser_may_come(write: Write, url: str, fault: str) -> None:
+    told = only(write(f'[connect]\nurl = "{url}"\n'))
+    assert ":2: connect.url: found " in told
+    assert fault in told
+
+
+def test_an_address_to_which_no_browser_may_go(write: Write) -> None:
+    text = '[connect]\nurl = "https://a.example"\nreturn_to = ["http://app.example.com/x"]\n'
+    told = only(write(text))
+    assert ":3: connect.return_to: found 'http://app.example.com/x', which is http:// on" in told
+    assert "allowed: addresses like 'https://app.example.com/connected'" in told
+    told = only(write('[connect]\nreturn_to = ["https://app.example.com/x"]\n'))
+    assert "connect.return_to: found some; allowed only with connect.url" in told

@@ -131,3 +131,13 @@ def test_where_each_tenant_has_an_address_of_its_own_it_is_the_accounts(
 def test_where_a_tenant_may_have_any_address_the_note_says_so(name: str) -> None:
     assert "token_url" not in PRESETS[name].settings
     assert "section" in PRESETS[name].note
+
+
+def test_most_presets_say_where_people_consent() -> None:
+    """By an encrypted address, in the tenant's own place where its tokens are."""
+    told = {name: one.settings.get("authorization_url", "") for name, one in PRESETS.items()}
+    assert len([url for url in told.values() if url]) >= 30
+    for name, url in told.items():
+        assert not url or url.startswith("https://"), name
+        names = set(re.findall(r"{\w+}", url))
+        assert names <= set(re.findall(r"{\w+}", PRESETS[name].settings.get("token_url", ""))), name

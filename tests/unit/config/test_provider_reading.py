@@ -500,3 +500,60 @@ def test_a_subject_token_is_the_sections_or_each_accounts(write: Write, tmp_path
     assert "which is empty" in found
     (found,) = problems(write(text + 'subject_token_type = "Id Token"\n'))
     assert "subject_token_type: found neither a name nor a URI" in found
+
+
+def test_how_people_consent_is_read(write: Write) -> None:
+    text = (
+        GOOD + 'authorization_url = "https://a.example/authorize?x=1"\nconsent_scope = "a b"\n'
+        'par_url = "https://a.example/par"\nconsent_issuer = "https://a.example"\npkce = false\n'
+        'narrower_scope = "accept"\nauthorization_parameters = { prompt = "consent" }\n'
+    )
+    found = provider(write(text))
+    assert found.authorization_url == "https://a.example/authorize?x=1"
+    assert found.authorization_parameters == {"prompt": "consent"}
+    assert (found.consent_scope, found.narrower_scope, found.pkce) == ("a b", "accept", False)
+    assert (found.par_url, found.consent_issuer) == ("https://a.example/par", "https://a.example")
+
+
+@pytest.mark.parametrize(
+    ("more", "fault"),
+    [
+        ('authorization_url = "http://a.example/x"', "authorization_url: found http:// to another"),
+        ('authorization_url = "https://a.example/#x"', "authorization_url: found a user, a pass"),
+        ('par_url = "ftp://a.example"', "par_url: found 'ftp://a.example'; allowed: an address"),
+        ('authorization_parameters = { state = "x" }', "state: the request says that by itself"),
+        ('authorization_parameters = { response_mode = "x" }', "the request says that by itself"),
+        (
+            'authorization_url = "https://{shop}.a.example/x"',
+            "found {shop}; allowed: a placeholder",
+        ),
+        ('consent_scope = "\u00e4"', "consent_scope: found characters that no scope has"),
+        ('narrower_scope = "maybe"', "narrower_scope: found 'maybe'; allowed"),
+    ],
+)
+def test_how_nobody_could_consent(write: Write, more: str, fault: str) -> None:
+    (told,) = problems(write(f"{GOOD}{more}\n"))
+    assert fault in told
+
+
+def test_who_asks_for_no_consent_says_nothing_of_it(write: Write) -> None:
+    text = GOOD + 'grant = "client_credentials"\nauthorization_url = "https://a.example/x"\n'
+    (told,) = problems(write(text))
+    assert "authorization_url: not allowed with grant = 'client_credentials'" in told
+    text = GOOD.replace("token_url", "issuer").replace("/token", "")
+    (told,) = problems(write(f'{text}consent_issuer = "https://b.example"\n'))
+    assert "consent_issuer: found beside issuer, which says the same" in told
+
+
+def test_a_presets_consent_is_void_at_another_address(write: Write) -> None:
+    google = GOOD.replace('token_url = "https://a.example/token"\n', 'preset = "google"\n')
+    found = provider(write(google))
+    assert found.authorization_url == "https://accounts.google.com/o/oauth2/v2/auth"
+    assert found.authorization_parameters["access_type"] == "offline"
+    own = provider(write(GOOD + 'preset = "google"\n'))
+    assert (own.authorization_url, own.consent_issuer) == ("", "")
+    shop = 'preset = "shopify"\nclient_id = "c"\nclient_secret = "s"\n'
+    found = provider(write(f"[providers.p]\n{shop}"))
+    assert found.authorization_url == "https://{shop}.myshopify.com/admin/oauth/authorize"
+    moved = provider(write(f'[providers.p]\n{shop}token_url = "https://a.example/token"\n'))
+    assert (moved.authorization_url, moved.account_parameters) == ("", {})

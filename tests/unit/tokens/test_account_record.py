@@ -79,8 +79,8 @@ def test_details_that_nobody_can_read_are_none(raw: bytes) -> None:
 
 def test_details_that_a_later_version_wrote_are_read_as_far_as_they_are_known() -> None:
     raw = DETAILS.pack(3)
-    assert raw[11] == 0x95, "an array of five"
-    assert parse_details(raw[:11] + b"\x96" + raw[12:] + b"\x07", 3) == DETAILS
+    assert raw[11] == 0x96, "an array of six"
+    assert parse_details(raw[:11] + b"\x97" + raw[12:] + b"\x07", 3) == DETAILS
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,10 @@ def test_what_is_known_of_an_account_is_put_with_its_grant() -> None:
         "parameters": {"shop": "a"},
         "extras": {"api": "https://x", "org.id": 7},
         "consent_expires_ms": 2**41,
+        "subject": "ada|1",
     }
     grant = parse_grant({"refresh_token": "r", "refresh_token_expires_in": "86400"} | fields, P)
+    assert grant.subject == "ada|1"
     assert (grant.parameters, grant.extras) == ({"shop": "a"}, {"api": "https://x", "org.id": 7})
     assert (grant.consent_expires_ms, grant.consent_end, grant.consent_s) == (
         2**41,
@@ -141,6 +143,9 @@ def test_empty_cells_count_as_absent() -> None:
         ({"refresh_token": "r", "extras": {"other": 1}}, "extras has 'other'; p keeps api, org.id"),
         ({"refresh_token": "r", "extras": {"api": ["x"]}}, "extras.api is no number"),
         ({"refresh_token": "r", "extras": ["api"]}, "extras is no JSON object"),
+        ({"refresh_token": "r", "subject": 7}, "subject must be a printable text of 255"),
+        ({"refresh_token": "r", "subject": "x" * 256}, "subject must be a printable text of 255"),
+        ({"refresh_token": "r", "subject": "a\nb"}, "subject must be a printable text of 255"),
         (
             {"refresh_token": "r", "consent_end": "soon"},
             "consent_end is 'soon'; allowed are unknown, fixed, moves",

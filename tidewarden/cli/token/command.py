@@ -14,6 +14,7 @@ from tidewarden.cli.options import DATA_DIR, NOTHING, REFUSED, USAGE, AsJson, Da
 from tidewarden.cli.output import print_json, print_table
 
 from . import provider
+from .connect import connect
 from .export import export
 from .import_accounts import import_
 from .refresh import BATCH, Accounts, refresh
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 
 
+app.command("connect")(connect)
 app.command("import")(import_)
 app.command("export")(export)
 

@@ -33,9 +33,14 @@ ROUTES: dict[tuple[str, str], Route[Any]] = {}
 for _table in (*TABLES, console.ROUTES, console.FILES, data_routes.ROUTES):
     ROUTES.update({(route.method, route.path): route for route in _table})
 OPEN_PATHS = tuple(path for (_, path), route in ROUTES.items() if not route.verb)
-OPEN_PREFIX = "/console/"
-"""Paths below it are open: the console's pages, which hold no data, and its login."""
-BY_PROGRAMS_ALONE = frozenset({"T.GET", "T.MGET", "T.ANSWERS", "T.PUT", "P.PUT", "R.BACKUP"})
+OPEN_PREFIXES = ("/console/", "/v1/connect/")
+"""
+Paths below them are open: the console's pages, which hold no data, and its login; and those of
+people in browsers who consent, where a link is the right.
+"""
+BY_PROGRAMS_ALONE = frozenset(
+    {"T.GET", "T.MGET", "T.ANSWERS", "T.PUT", "T.CONNECT", "T.DEVICE", "P.PUT", "R.BACKUP"}
+)
 """
 These verbs answer secrets, or say where secrets go, which no page asks: a login of the console is
 not enough for them.
@@ -150,7 +155,7 @@ class Authorization:
 
 def is_open(request: web.Request) -> bool:
     """Return whether everybody who can reach the port may ask for the path."""
-    return request.path in OPEN_PATHS or request.path.startswith(OPEN_PREFIX)
+    return request.path in OPEN_PATHS or request.path.startswith(OPEN_PREFIXES)
 
 
 def route_of(request: web.Request) -> Route[Any] | None:

@@ -49,6 +49,7 @@ from .routes import (
     audit,
     buried,
     cluster,
+    connect,
     consumers,
     description,
     events,
@@ -200,6 +201,8 @@ class HttpServer:
                 lambda request: self._audit.reader(request[USER]),
             )
             add_routes(app.router, tokens.ROUTES, of_tokens)
+            of_browsers = connect.ConnectRoutes(self._tokens.connecting, self._services.audit)
+            add_routes(app.router, connect.ROUTES, of_browsers)
             of_providers = providers.ProviderRoutes(self._tokens.stored_providers, _rights)
             add_routes(app.router, providers.ROUTES, of_providers)
             of_events = events.EventRoutes(

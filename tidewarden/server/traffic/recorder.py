@@ -27,7 +27,10 @@ The word shown instead of a text that cannot be a name: it may be a token, or a 
 secrets.
 """
 UNKNOWN = NO_NAME.encode()
-OF_ACCOUNTS = frozenset({"T.PUT", "T.GET", "T.PEEK", "T.ANSWERS", "T.REFRESH", "T.DELETE"})
+OF_ACCOUNTS = frozenset(
+    f"T.{word}"
+    for word in ("PUT", "CONNECT", "DEVICE", "GET", "PEEK", "ANSWERS", "REFRESH", "DELETE")
+)
 """The beginnings of verbs that are about a ``provider/account``."""
 _PROVIDER = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f\"{}<>]+")

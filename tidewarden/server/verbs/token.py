@@ -6,6 +6,7 @@ A secret is in no error text.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,8 @@ from tidewarden.server.resp.connection import Connection
 from tidewarden.server.resp.parser import Request
 from tidewarden.server.resp.reply_slot import Pending
 from tidewarden.tokens import AccountToken, Tokens
+from tidewarden.tokens.connect.connecting import ConnectLink
+from tidewarden.tokens.connect.devices import DeviceLink
 from tidewarden.tokens.custody.export import ignored
 from tidewarden.tokens.verbs.grants import Put
 
@@ -56,6 +59,21 @@ EXPORT = Options(
         "AFTER": Option("after", text),
     },
 )
+CONNECT = Options(
+    "T.CONNECT",
+    {
+        "RETURN": Option("return_to", text),
+        "SCOPE": Option("scope", text),
+        "PARAMETERS": Option("parameters", lambda word, value: parameters_of(word, value)),
+    },
+)
+DEVICE = Options(
+    "T.DEVICE",
+    {
+        "SCOPE": Option("scope", text),
+        "PARAMETERS": Option("parameters", lambda word, value: parameters_of(word, value)),
+    },
+)
 ROTATE = Options("V.ROTATE", {"FORCE": Option("force", None)})
 Note = Callable[[str], None]
 """Hears of an account, ``provider/name``."""
@@ -77,6 +95,15 @@ def fields_of(document: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadArg(f"An account is a JSON object; a JSON {type(found).__name__} was sent.")
     return found
+
+
+def parameters_of(word: str, document: bytes) -> dict[str, Any]:
+    """Read an account's parameters from JSON. Raises: BadArg, TooBig."""
+    check_values(document)
+    try:
+        return msgspec.json.decode(document, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadArg(f'{word} is a JSON object: {{"NAME": "value"}}.') from None
 
 
 def account_name(argument: bytes) -> str:
@@ -113,6 +140,20 @@ def put(connection: Connection, request: Request) -> Pending:
         _tokens(connection).put_told(account, fields, keep=keep),
         _told if options.get("verbose") else _generation,
     )
+
+
+def connect(connection: Connection, request: Request) -> Pending:
+    """Answer ``T.CONNECT``."""
+    fields, user = CONNECT.parse(request, 2), connection.peer.user or ""
+    link = _tokens(connection).connecting.link(account_name(request[1]), user=user, **fields)
+    return Pending(link, _url)
+
+
+def connect_device(connection: Connection, request: Request) -> Pending:
+    """Answer ``T.DEVICE``."""
+    fields, user = DEVICE.parse(request, 2), connection.peer.user or ""
+    codes = _tokens(connection).devices.start(account_name(request[1]), user=user, **fields)
+    return Pending(codes, _codes)
 
 
 def get(connection: Connection, request: Request) -> Pending:
@@ -316,6 +357,14 @@ def _told(put: Put, resp: int) -> bytes:
     return encoder.encode([put.generation, put.change, put.state], resp)
 
 
+def _url(link: ConnectLink, resp: int) -> bytes:
+    return encoder.encode(link.url, resp)
+
+
+def _codes(link: DeviceLink, resp: int) -> bytes:
+    return encoder.encode(dataclasses.asdict(link), resp)
+
+
 def _integer(result: int | bool, resp: int) -> bytes:
     return encoder.integer(int(result))
 
@@ -369,6 +418,26 @@ COMMANDS = (
         5,
         WRITE,
         "provider/account json [KEEP] [VERBOSE]",
+        group="token",
+        audited=of_account(),
+    ),
+    Command(
+        "T.CONNECT",
+        connect,
+        2,
+        8,
+        WRITE,
+        "provider/account [RETURN url] [SCOPE scope] [PARAMETERS json]",
+        group="token",
+        audited=of_account(),
+    ),
+    Command(
+        "T.DEVICE",
+        connect_device,
+        2,
+        6,
+        WRITE,
+        "provider/account [SCOPE scope] [PARAMETERS json]",
         group="token",
         audited=of_account(),
     ),

@@ -67,9 +67,11 @@ class AccountDetails(msgspec.Struct, array_like=True, frozen=True):
     """
     consent_noted_ms: int = 0
     """When ``consent_expires_ms`` was noted last, unix milliseconds."""
+    subject: str = ""
+    """Who consented, as the provider's ID token named the person; empty: not known."""
 
     def __bool__(self) -> bool:
-        return bool(self.parameters or self.extras or self.consent_expires_ms)
+        return bool(self.parameters or self.extras or self.consent_expires_ms or self.subject)
 
     def pack(self, grant: int) -> bytes:
         """Return the stored form; empty when nothing is known."""

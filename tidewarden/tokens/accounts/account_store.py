@@ -168,18 +168,22 @@ class AccountStore:
         return _readable(account, await self._item("pair", queue, account, ()))
 
     async def put(
-        self, queue: str, account: str, base: tuple[int, int], row: AccountRow, deadline_ms: int
+        self,
+        queue: str,
+        account: str,
+        base: tuple[int, int],
+        row: AccountRow,
+        deadline_ms: int,
+        connected: bytes = b"",
     ) -> int:
         """
         Store a new grant if grant and generation are still ``base`` (floor and 0: no such account).
-        Returns 1: it is stored; 2: that, and an account has recovered of which :meth:`tell` tells;
-        0: it is not.
+
+        ``connected``: what the event that it was connected tells; empty: there is none. Returns 1:
+        it is stored; 2: that, and :meth:`tell` has something to tell of it; 0: it is not.
         """
-        return int(
-            await self._item(
-                "put", queue, account, (*base, row.pack_all(), row.due_ms, deadline_ms)
-            )
-        )
+        args = (*base, row.pack_all(), row.due_ms, deadline_ms, connected)
+        return int(await self._item("put", queue, account, args))
 
     async def detail(self, queue: str, account: str, row: AccountRow) -> bool:
         """Note the details of a row that stays as it is; False: the row has changed meanwhile."""

@@ -32,6 +32,8 @@ def put(
     base = replace(NO_DETAILS if renewed else old, parameters=parameters)
     if grant.extras is not None:
         base = replace(base, extras=grant.extras)
+    if grant.subject:
+        base = replace(base, subject=grant.subject)
     if grant.consent_expires_ms:
         return _ends(base, grant.consent_expires_ms, grant.consent_end, now_ms)
     if not renewed:

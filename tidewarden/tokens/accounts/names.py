@@ -32,6 +32,7 @@ The most characters of all an account's extras together, because they lie in the
 """
 TOKEN_BYTES_MAX = 32_768
 SCOPE_BYTES_MAX = 8_192
+SUBJECT_CHARS_MAX = 255
 UNIX_MS_END = 1 << 42
 LIFE_S_MAX = 366 * 86_400
 SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 100_000_000_000
@@ -106,6 +107,10 @@ class GrantFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         int | float | str | None,
         Meta(description="When the refresh token ends, in seconds from now."),
     ] = None
+    subject: Annotated[
+        str | None,
+        Meta(description="Who consented, as an ID token names the person: its `sub`."),
+    ] = None
 
 
 _BROUGHT = ("refresh_token", "subject_token")
@@ -138,6 +143,8 @@ class Grant:
     """Whether ``consent_expires_ms`` moves with each refresh."""
     consent_s: float = 0.0
     """Seconds until the refresh token ends, as its provider said; it may move. 0: not given."""
+    subject: str = ""
+    """Who consented, as an ID token names the person; empty: not given."""
 
 
 def brought(provider: Provider, grant: Grant) -> str:
@@ -246,7 +253,14 @@ def parse_grant(fields: Mapping[str, Any], provider: Provider) -> Grant:
         consent_expires_ms=_unix_ms(given, "consent_expires_ms"),
         consent_end=_consent_end(given.get("consent_end", "fixed")),
         consent_s=_number(given, "refresh_token_expires_in", 0, CONSENT_S_MAX),
+        subject=_subject(given.get("subject", "")),
     )
+
+
+def _subject(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > SUBJECT_CHARS_MAX or not value.isprintable():
+        raise errors.BadArg(f"subject must be a printable text of {SUBJECT_CHARS_MAX} characters")
+    return value
 
 
 def _consent_end(value: Any) -> ConsentEnd:

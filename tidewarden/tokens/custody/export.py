@@ -153,7 +153,11 @@ class Export:
 def _beside(provider: Provider, row: AccountRow) -> dict[str, Any]:
     """Return the details of an account beside its tokens, in the form that a put takes."""
     known = row.details
-    found: dict[str, Any] = {"parameters": known.parameters, "extras": known.extras}
+    found: dict[str, Any] = {
+        "parameters": known.parameters,
+        "extras": known.extras,
+        "subject": known.subject,
+    }
     if known.consent_expires_ms:
         found |= {
             "consent_expires_ms": consent_of(provider, row)[0],

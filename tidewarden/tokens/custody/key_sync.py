@@ -14,7 +14,7 @@ from tidewarden.clock import Clock
 from tidewarden.config.provider import QUEUE_PREFIX
 from tidewarden.tokens.accounts.account_record import DETAILED, parse_row
 from tidewarden.tokens.journal.journal import Journal
-from tidewarden.tokens.journal.journal_records import JournalAnswer, RawAnswer
+from tidewarden.tokens.journal.journal_records import JournalAnswer, JournalConsent, RawAnswer
 from tidewarden.tokens.vault.key_store import KeyStore, NodeKeys
 from tidewarden.tokens.vault.vault import Place, Unsealable, Vault, key_id_of
 
@@ -102,6 +102,7 @@ async def restore_keys(journal: Journal, vault: Vault) -> None:
     raises.
     """
     needed = {key_id_of(parse_row(answer.row).refresh) for answer in journal.pending()}
+    needed |= {key_id_of(consent.body) for consent in journal.consents()}
     for key_id, wrapped in journal.keys().items():
         try:
             await vault.restore(key_id, wrapped)
@@ -148,7 +149,18 @@ async def reseal_journal(journal: Journal, vault: Vault) -> None:
         else:
             raws.append(changed(raw, body=body))
             needed.update([vault.wrapped_key(body)])
-    await journal.replace(answers, raws, needed)
+    consents: list[JournalConsent] = []
+    for consent in journal.consents():
+        try:
+            place = consent.place(provider_of(consent.queue))
+            body = await vault.reseal(consent.body, place)
+        except Unsealable as error:
+            log.error("a consent in the journal stays as it is: %s", error)
+            needed.update(keys)
+        else:
+            consents.append(changed(consent, body=body))
+            needed.update([vault.wrapped_key(body)])
+    await journal.replace(answers, raws, needed, consents)
 
 
 async def reseal_row(vault: Vault, provider: str, account: str, raw: bytes) -> bytes:

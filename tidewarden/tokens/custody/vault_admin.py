@@ -52,7 +52,7 @@ class VaultAdmin:
         """
         await self.rotator.stop()
         # Else its answers are sealed under keys that must not be dropped.
-        if not self._journal.pending():
+        if not (self._journal.pending() or self._journal.consents()):
             await self.keeper.leave()
 
     async def status(self) -> dict[str, Any]:

@@ -60,7 +60,11 @@ class AccountLifecycle:
             self._outbox.look(provider, account)
 
     def granted(self, provider: str, account: str, *, living: bool, recovered: bool) -> None:
-        """Note that a new grant was put. ``living``: with an access token."""
+        """
+        Note that a new grant was put.
+
+        ``living``: with an access token; ``recovered``: there is something of it to tell.
+        """
         if living:
             self._companions.fresh(f"{provider}/{account}")
         if recovered:

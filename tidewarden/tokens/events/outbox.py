@@ -171,6 +171,9 @@ def details(kind: str, data: bytes) -> dict[str, Any]:
     if kind == "provider.breaker_open":
         error, _, message = data.decode("utf-8", "replace").partition(" ")
         return {"error": error, "message": message}
+    if kind == "account.connected":
+        change, _, scope = data.decode("utf-8", "replace").partition(" ")
+        return {"change": change, "scope": scope}
     if kind == "account.consent_expiring":
         days, end_ms = data.split(b" ")
         return {"days": int(days), "consent_expires_ms": int(end_ms)}

@@ -22,6 +22,7 @@ from tidewarden import errors
 from .journal_records import (
     MAGIC,
     JournalAnswer,
+    JournalConsent,
     JournalKey,
     RawAnswer,
     Record,
@@ -55,6 +56,7 @@ class Journal:
         self._answers: dict[int, JournalAnswer] = {}
         self._by_account: dict[tuple[str, str], int] = {}
         self._raws: dict[int, RawAnswer] = {}
+        self._consents: dict[int, JournalConsent] = {}
         self._keys: dict[int, bytes] = {}
         self._waiting: list[tuple[bytes, asyncio.Future[None] | None]] = []
         self._flushing: asyncio.Task[None] | None = None
@@ -154,6 +156,10 @@ class Journal:
         """Return the unreadable answers that are kept."""
         return list(self._raws.values())
 
+    def consents(self) -> list[JournalConsent]:
+        """Return what was given for consents and is not known to be in the store, oldest first."""
+        return list(self._consents.values())
+
     async def add_answer(
         self,
         queue: str,
@@ -196,7 +202,26 @@ class Journal:
             RawAnswer(self._number, queue, account, grant, generation, unix_ms, body), key
         )
 
-    def stored(self, answer: JournalAnswer) -> None:
+    async def add_consent(
+        self,
+        queue: str,
+        account: str,
+        before: int,
+        body: bytes,
+        claim: tuple[str, str],
+        key: tuple[int, bytes],
+    ) -> JournalConsent:
+        """
+        Write down what was given for a consent; return when it is on disk.
+
+        Raises: OSError: the write failed. It is in :meth:`consents` all the same.
+        """
+        self._number += 1
+        consent = JournalConsent(self._number, queue, account, before, body, claim)
+        await self._append(consent, key)
+        return consent
+
+    def stored(self, answer: JournalAnswer | JournalConsent) -> None:
         """
         Note that the answer is in the store.
 
@@ -233,13 +258,17 @@ class Journal:
     @property
     def _is_history(self) -> bool:
         """Return whether so much of the file is no longer needed that it should begin anew."""
-        needed = self._answers or self._raws or self._foreign
+        needed = self._answers or self._raws or self._consents or self._foreign
         if not needed and self._bytes > 1 << 16:
             return True
         return self._bytes > max(REWRITE_BYTES, 2 * self._begun_bytes)
 
     async def replace(
-        self, answers: Iterable[JournalAnswer], raws: Iterable[RawAnswer], keys: Mapping[int, bytes]
+        self,
+        answers: Iterable[JournalAnswer],
+        raws: Iterable[RawAnswer],
+        keys: Mapping[int, bytes],
+        consents: Iterable[JournalConsent] = (),
     ) -> None:
         """
         Replace records by their resealed versions, and begin the file anew with these keys.
@@ -251,6 +280,7 @@ class Journal:
         """
         self._answers.update({one.number: one for one in answers if one.number in self._answers})
         self._raws.update({one.number: one for one in raws if one.number in self._raws})
+        self._consents.update({one.number: one for one in consents if one.number in self._consents})
         newest = max(keys, default=max(self._keys, default=0))
         self._keys = {key_id: one for key_id, one in self._keys.items() if key_id > newest} | dict(
             keys
@@ -278,7 +308,9 @@ class Journal:
             os.close(self._file)
             self._file = -1
 
-    async def _append(self, record: JournalAnswer | RawAnswer, key: tuple[int, bytes]) -> None:
+    async def _append(
+        self, record: JournalAnswer | RawAnswer | JournalConsent, key: tuple[int, bytes]
+    ) -> None:
         if key[0] not in self._keys:
             wrapped = JournalKey(*key)
             self._apply(wrapped)
@@ -370,6 +402,7 @@ class Journal:
         needed: Iterable[Record] = (
             *(JournalKey(key_id, wrapped) for key_id, wrapped in self._keys.items()),
             *self._raws.values(),
+            *self._consents.values(),
             *self._answers.values(),
         )
         return b"".join((MAGIC, *self._foreign, *(frame(record) for record in needed)))
@@ -400,8 +433,12 @@ class Journal:
             self._answers[record.number] = record
             self._by_account[record.queue, record.account] = record.number
             self._number = max(self._number, record.number)
+        elif isinstance(record, JournalConsent):
+            self._consents[record.number] = record
+            self._number = max(self._number, record.number)
         elif isinstance(record, Stored):
             self._raws.pop(record.number, None)
+            self._consents.pop(record.number, None)
             answer = self._answers.pop(record.number, None)
             if answer and self._by_account.get((answer.queue, answer.account)) == record.number:
                 del self._by_account[answer.queue, answer.account]

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from tidewarden.tokens.vault.vault import Place
+
 MAGIC = b"TWTJ1\n"
 RECORD_BYTES_MAX = 1 << 24
 _HEAD = struct.Struct(">II")
@@ -71,6 +73,27 @@ class RawAnswer(msgspec.Struct, frozen=True, array_like=True, tag="raw"):
         )
 
 
+class JournalConsent(msgspec.Struct, frozen=True, array_like=True, tag="consent"):
+    """Holds what a provider gave for a consent, and that is to be put as an account's new grant."""
+
+    number: int
+    queue: str
+    account: str
+    before: int
+    """The grant that the account had before; 0: there was no such account."""
+    body: bytes
+    """The fields of the put as JSON, sealed."""
+    claim: tuple[str, str]
+    """The state and the link that are used up with it."""
+
+    def place(self, provider: str) -> Place:
+        """Return what the fields of the put are sealed for."""
+        return Place(provider, self.account, "consent", self.before, 0)
+
+    def __repr__(self) -> str:
+        return f"Consent({self.number}, {self.queue}, {self.account}, before={self.before})"
+
+
 class JournalKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
     """
     Holds a wrapped data key that later records are sealed under.
@@ -83,12 +106,12 @@ class JournalKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, tag="stored"):
-    """Says that the answer of that number is in the store, or its account deleted."""
+    """Says that the answer or consent of that number is in the store, or of no use any more."""
 
     number: int
 
 
-Record = JournalAnswer | RawAnswer | JournalKey | Stored
+Record = JournalAnswer | RawAnswer | JournalConsent | JournalKey | Stored
 
 
 def frame(record: Record) -> bytes:

@@ -5,13 +5,13 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3… per account: account, grant and generation as read (the shard's floor and 0: no such
 --         account), row (its details before it, else there are none from now on), due ms, deadline
---         ms
--- RETURNS per account: 1 stored, 2 stored, and it is to be told that it has recovered (see
+--         ms, what is to be told of it as connected (see outbox.py; "": nothing)
+-- RETURNS per account: 1 stored, 2 stored, and something of it is to be told (see
 --         outbox_claim.lua), 0 the account is no longer as it was read
 open()
 effect = 'grows'
 local items = {}
-for i = 3, #ARGV, 6 do
+for i = 3, #ARGV, 7 do
   local row, details = checked_row(i + 3)
   items[#items + 1] = {
     ARGV[i],
@@ -21,18 +21,20 @@ for i = 3, #ARGV, 6 do
     int(i + 4, 'due ms', 0, NEVER),
     int(i + 5, 'deadline ms', 0, NEVER),
     details or '',
+    ARGV[i + 6] or '',
   }
 end
 local floor = tonumber(redis.call('HGET', META, 'floor')) or 0
 local reply = {}
 for i = 1, #items do
-  local account, grant, generation, row, due, deadline, details = unpack(items[i])
+  local account, grant, generation, row, due, deadline, details, connected = unpack(items[i])
   local old = redis.call('HGET', ACCOUNTS, account)
   local head = { grant = floor, generation = 0 }
   if old then head = row_head(old) end
   if head and head.grant == grant and head.generation == generation then
     if old then displace(account, old) end
-    local recovered = old and recover(account)
+    local told = old and recover(account)
+    if connected ~= '' then told = post_event('account.connected', account, connected) or told end
     if old then
       redis.call('ZREM', key('account_forced'), account) -- that was about another token
       redis.call('HDEL', INTENTS, account)
@@ -48,7 +50,7 @@ for i = 1, #items do
     note_details(account, details, true)
     settle_task(account, row, token_task(due, deadline))
     count('accounts put')
-    reply[i] = recovered and 2 or 1
+    reply[i] = told and 2 or 1
   else
     reply[i] = 0
   end

@@ -1,5 +1,5 @@
 """
-Finds an issuer's token endpoint by its metadata (RFC 8414).
+Finds an issuer's endpoints by its metadata (RFC 8414).
 
 Metadata are read at most once an hour, and kept while the issuer is away.
 """
@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -38,10 +38,25 @@ class NotFoundError(Exception):
     """Says in words why the token endpoint is not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConsentEndpoints:
+    """Says where people consent, and what a provider says when it sends them back."""
+
+    authorization: str = ""
+    """Where browsers are sent to."""
+    pushed: str = ""
+    """Where the request is pushed to first (RFC 9126); empty: the browser brings it."""
+    says_issuer: bool = False
+    """Whether each of its answers names the issuer (RFC 9207)."""
+    device: str = ""
+    """Where codes for other devices are asked for (RFC 8628); empty: there are none."""
+
+
 @dataclass(slots=True)
 class _Known:
     url: str = ""
     revocation: str = ""
+    consent: ConsentEndpoints = field(default_factory=ConsentEndpoints)
     until: float = 0.0
     fault: str = ""
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -87,6 +102,20 @@ class Discovery:
             raise NotFoundError("its metadata name no revocation_endpoint")
         return known.revocation
 
+    async def consent(self, provider: Provider, session: aiohttp.ClientSession) -> ConsentEndpoints:
+        """Return where people consent, by the settings, else by metadata. Raises: NotFoundError."""
+        found = ConsentEndpoints()
+        if provider.issuer:
+            await self.endpoint(provider, session)
+            known = self._known.get((provider.name, provider.issuer))
+            found = known.consent if known is not None else found
+        return replace(
+            found,
+            authorization=provider.authorization_url or found.authorization,
+            pushed=provider.par_url or found.pushed,
+            device=provider.device_url or found.device,
+        )
+
     async def _ask(self, provider: Provider, session: aiohttp.ClientSession, known: _Known) -> None:
         faults = []
         for address in addresses(provider.issuer):
@@ -94,9 +123,10 @@ class Discovery:
                 check_reach(provider, address)
                 async with asyncio.timeout(provider.timeout_s * SHARE):
                     raw = await _get(session, address)
-                known.url, known.revocation = (
+                known.url, known.revocation, known.consent = (
                     read_metadata(provider, raw),
                     read_revocation(provider, raw),
+                    read_consent(provider, raw),
                 )
                 known.until, known.fault = self._clock.monotonic() + FRESH_S, ""
                 return
@@ -163,7 +193,22 @@ def read_revocation(provider: Provider, raw: bytes) -> str:
 
     Empty: they name none that can be used.
     """
-    url = _named(provider, json.loads(raw), "revocation_endpoint")
+    return _usable(provider, _named(provider, json.loads(raw), "revocation_endpoint"))
+
+
+def read_consent(provider: Provider, raw: bytes) -> ConsentEndpoints:
+    """Return where people consent, by metadata that :func:`read_metadata` accepts."""
+    found = json.loads(raw)
+    return ConsentEndpoints(
+        _usable(provider, found.get("authorization_endpoint")),
+        _usable(provider, _named(provider, found, "pushed_authorization_request_endpoint")),
+        found.get("authorization_response_iss_parameter_supported") is True,
+        _usable(provider, _named(provider, found, "device_authorization_endpoint")),
+    )
+
+
+def _usable(provider: Provider, url: Any) -> str:
+    """Return an endpoint of metadata; empty: it is none, or may not be used."""
     if not isinstance(url, str) or secret_url_fault(url):
         return ""
     return url if _is_encrypted_enough(provider, url) and _is_at_home(provider, url) else ""

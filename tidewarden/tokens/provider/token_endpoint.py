@@ -3,7 +3,8 @@ Sends the refresh request: one POST to a token endpoint, by the connections belo
 
 The client makes all other requests to a provider (for its metadata, and to revoke). The refresh
 itself goes to the connections beneath (:mod:`.http_post`), because the layers between cost more
-than all else of a refresh (docs/performance.md).
+than all else of a refresh (docs/performance.md). An authorization code goes the same way, for its
+answer has to be told apart as carefully.
 
 What was sent is told by the error alone: one of connecting means nothing, any other that the
 provider may have had all of it.
@@ -19,7 +20,7 @@ import os
 import re
 import ssl
 import weakref
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote_plus, urlencode
@@ -33,7 +34,7 @@ from tidewarden.clock import Clock, SystemClock
 from tidewarden.config.load import Provider
 
 from .client_auth import Credentials
-from .discovery import Discovery, NotFoundError
+from .discovery import ConsentEndpoints, Discovery, NotFoundError
 from .grant_request import asking
 from .http_post import BODY_BYTES_MAX, HEADER_BYTES_MAX, TOLD, HttpPost, LateError, RequestProgress
 from .reach_check import check_reach, outside_of, sockets_within
@@ -98,8 +99,50 @@ class TokenEndpoint:
         network or the provider does.
         """
         coming = RequestProgress(_secrets(provider, brought))
+        asking = self._refresh(provider, account, brought, secret, coming, send_by)
+        return await self._outcome(provider, coming, asking)
+
+    async def exchange(
+        self, provider: Provider, grant: Mapping[str, str], secret: int = 0
+    ) -> Outcome:
+        """
+        Trade what a consent brought, a code, for a pair (RFC 6749, 4.1.3; RFC 8628, 3.4), once.
+
+        ``grant``: the members of the body beside the proof of our client. Never raises for what the
+        network or the provider does.
+        """
+        coming = RequestProgress((*_secrets(provider, ""), *grant.values()))
+        asking = self._exchange(provider, grant, secret, coming)
+        return await self._outcome(provider, coming, asking)
+
+    async def ask_beside(
+        self, provider: Provider, url: str, request: Mapping[str, str], secret: int = 0
+    ) -> Outcome:
+        """
+        Send a form to an endpoint beside the token endpoint, as the client that we are there.
+
+        Requests are pushed so (RFC 9126), and codes for other devices asked for (RFC 8628). Never
+        raises for what the network or the provider does.
+        """
+        coming = RequestProgress(_secrets(provider, ""))
+        asking = self._ask_beside(provider, url, request, secret, coming)
+        return await self._outcome(provider, coming, asking)
+
+    async def consent_endpoints(self, provider: Provider) -> ConsentEndpoints:
+        """Return where people consent. Raises: NotFoundError: metadata do not tell, or not now."""
+        session = self._line(provider).session
         try:
-            outcome = await self._refresh(provider, account, brought, secret, coming, send_by)
+            async with asyncio.timeout(provider.timeout_s):
+                return await self._discovery.consent(provider, session)
+        except TimeoutError:
+            raise NotFoundError(f"no metadata within {provider.timeout_s:g} s") from None
+
+    async def _outcome(
+        self, provider: Provider, coming: RequestProgress, asking: Awaitable[Outcome]
+    ) -> Outcome:
+        """Return the outcome of a request; what the network does becomes one, too."""
+        try:
+            outcome = await asking
         except aiohttp.ClientError as error:  # Before TimeoutError, which some of them are, too.
             outcome = _judge_error(error, proxied=bool(provider.proxy))
             if not coming.sent and isinstance(outcome, NoAnswer):
@@ -212,6 +255,42 @@ class TokenEndpoint:
                 head = line.poster.head(url, {**proof, **asked.headers}, keep=not asked.headers)
                 body = _body(provider, {**asked.members, **members, **provider.parameters})
             return await line.poster.post(url, head, body, coming, send_by)
+
+    async def _exchange(
+        self,
+        provider: Provider,
+        grant: Mapping[str, str],
+        secret: int,
+        coming: RequestProgress,
+    ) -> Outcome:
+        line = self._line(provider)
+        with RequestTimeout(line.loop, provider.timeout_s):
+            url = await self._discovery.endpoint(provider, line.session)
+            check_reach(provider, url)
+            proof, members = self.credentials.prove(provider, secret, url)
+            if provider.account_parameters:
+                proof = {**provider.headers, **proof}
+            body = _body(provider, {**provider.parameters, **grant, **members})
+            return await line.poster.post(url, line.poster.head(url, proof), body, coming)
+
+    async def _ask_beside(
+        self,
+        provider: Provider,
+        url: str,
+        request: Mapping[str, str],
+        secret: int,
+        coming: RequestProgress,
+    ) -> Outcome:
+        line = self._line(provider)
+        with RequestTimeout(line.loop, provider.timeout_s):
+            check_reach(provider, url)
+            proof, members = self.credentials.prove(provider, secret, url)
+            # It is a form at every provider, whatever the token endpoint wants.
+            headers = {"Content-Type": KINDS["form"], **proof}
+            if provider.account_parameters:
+                headers = {**provider.headers, **headers}
+            body = urlencode({**request, **members}).encode()
+            return await line.poster.post(url, line.poster.head(url, headers), body, coming)
 
     def _line(self, provider: Provider) -> Connections:
         line = self._lines.get(provider.name)

@@ -270,6 +270,12 @@ def _letters(code: str) -> str:
 _BY_LETTERS = {_letters(code): known for code, known in BY_CODE.items()}
 
 
+def text_of_member(answer: HttpAnswer, name: str) -> str:
+    """Return a member of an answer that is a text; empty: there is none of that name."""
+    found = _members(answer).get(name)
+    return found if isinstance(found, str) else ""
+
+
 def error_of(answer: HttpAnswer) -> tuple[str, str]:
     """Return the error's code in an answer, if any, and words about it that hold no secret."""
     told = read_error(_members(answer), answer.status)

@@ -72,7 +72,9 @@ class Place(NamedTuple):
     Names what a sealed record is bound to.
 
     ``field`` is ``access``, ``refresh`` or ``raw``; ``provider`` of the settings of one, which are
-    of no account, with the time of their put as the grant.
+    of no account, with the time of their put as the grant. Of a consent it is ``link``, ``visit``
+    (with its state in the place of the account), ``device`` or ``consent``, with the grant before
+    it.
     """
 
     provider: str

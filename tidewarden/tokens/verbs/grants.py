@@ -39,6 +39,8 @@ ELSEWHERE = (
 HOLDERS_MAX = 10_000
 """The most single-use tokens whose accounts are remembered."""
 FORCE_MS = 5_000  # Who gives a parameter that was missing does not wait for the next try.
+TOLD_SCOPE_CHARS = 1000
+"""Of a scope, in the event that an account was connected."""
 NEW_MS = 60_000  # A grant without an access token is wanted refreshed within this.
 
 
@@ -146,14 +148,63 @@ class Grants:
                 queue, name, base, row, row.expires_at_ms or reading.now_ms + NEW_MS
             )
             if stored:
-                self._waiting_readers.wake(f"{provider.name}/{name}", row.generation)
-                living = row.expires_at_ms > reading.now_ms
-                self._lifecycle.granted(provider.name, name, living=living, recovered=stored == 2)
+                self._stored(provider, name, row, reading.now_ms, told=stored == 2)
                 state = account_state.state(row, None, reading.now_ms)
                 return Put(row.generation, "new" if old is None else "renewed", state)
         raise errors.Timeout(
             f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again"
         )
+
+    async def put_consent(
+        self,
+        provider: Provider,
+        queue: str,
+        name: str,
+        fields: Mapping[str, Any],
+        before: int | None = None,
+    ) -> Put | None:
+        """
+        Put what the provider itself gave for a consent, always as a new grant, and tell of it.
+
+        ``before``: the grant that the account had then (0: there was none); where it has another
+        now, or is gone, nothing is put, and None returned. None: whatever there is.
+
+        Raises: BadArg: the fields do not fit the provider's settings. What the store raises.
+        """
+        grant = names.parse_grant(fields, provider)
+        await self._vault.ready()
+        if provider.rotation == "single_use":
+            await self._check_holder(provider, queue, name, brought(provider, grant))
+        for _ in range(PUT_TRIES_MAX):
+            reading = await self._accounts.get(queue, name)
+            old = reading.row
+            if before is not None and (old.grant if old is not None else 0) != before:
+                return None
+            base = (old.grant, old.generation) if old is not None else (reading.floor, 0)
+            mark = self._mark(provider, name, grant, old)
+            row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
+            row = replace(row, details=self._details(provider, grant, reading))
+            put = Put(
+                row.generation,
+                "new" if old is None else "renewed",
+                account_state.state(row, None, reading.now_ms),
+            )
+            told = f"{put.change} {row.scope[:TOLD_SCOPE_CHARS]}".encode()
+            end_ms = row.expires_at_ms or reading.now_ms + NEW_MS
+            if await self._accounts.put(queue, name, base, row, end_ms, told):
+                self._stored(provider, name, row, reading.now_ms, told=True)
+                return put
+        raise errors.Timeout(
+            f"{provider.name}/{name} changed {PUT_TRIES_MAX} times while it was put; try again"
+        )
+
+    def _stored(
+        self, provider: Provider, name: str, row: AccountRow, now_ms: int, *, told: bool
+    ) -> None:
+        """Tell this node's parts of a grant that was put; ``told``: an event lies there of it."""
+        self._waiting_readers.wake(f"{provider.name}/{name}", row.generation)
+        living = row.expires_at_ms > now_ms
+        self._lifecycle.granted(provider.name, name, living=living, recovered=told)
 
     async def _check_holder(self, provider: Provider, queue: str, name: str, token: str) -> None:
         """

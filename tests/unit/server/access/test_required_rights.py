@@ -82,6 +82,8 @@ T.ANSWERS p/a                                   | token:export:p/a
 V.STATUS                                        | token:read or token:write or admin
 V.ROTATE                                        | admin
 T.PUT p/a {}                                    | token:write:p/a
+T.CONNECT p/a                                   | token:write:p/a
+T.DEVICE p/a                                    | token:write:p/a
 T.REFRESH p/a                                   | token:write:p/a
 T.DELETE p/a                                    | token:write:p/a
 L.ACQUIRE job 5                                 | lock:job
@@ -243,7 +245,13 @@ def test_each_verb_and_each_route_names_its_permission() -> None:
     opened = {path for (_, path), route in ROUTES.items() if route.permission.level == "open"}
     console = {"/", "/console/{file}", "/console/login", "/console/logout"}
     probes = {"/health/live", "/health/ready", "/leader"}
-    assert opened == set(OPEN_PATHS) == {*probes, *console, "/v1/openapi.json"}
+    browsers = {
+        "/v1/connect/{provider}/{account}",
+        "/v1/connect/callback",
+        "/v1/connect/callback/{provider}",
+    }
+    known = {*probes, *console, *browsers, "/v1/openapi.json"}
+    assert opened == set(OPEN_PATHS) == known
 
 
 def test_the_protocol_has_the_same_table() -> None:

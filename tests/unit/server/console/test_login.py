@@ -152,7 +152,8 @@ S.RESUME S.RUN SESSION T.DELETE T.LIST T.PEEK T.PROVIDER T.REFRESH T.STATS T.WHY
 
 async def test_it_shows_no_secrets_and_says_of_none_where_it_goes() -> None:
     """Of no route that there is, or will be: each verb is on the list above, or refused."""
-    allowed, secret = set(ENOUGH_FOR.split()), {"T.GET", "T.MGET", "T.ANSWERS", "T.PUT", "P.PUT"}
+    allowed = set(ENOUGH_FOR.split())
+    secret = {"T.GET", "T.MGET", "T.ANSWERS", "T.PUT", "T.CONNECT", "T.DEVICE", "P.PUT"}
     refused = [one for one in ROUTES.values() if one.verb and one.verb not in allowed]
     assert {one.verb for one in refused} == secret | {"R.BACKUP"}
     async with site(users=True) as subject:

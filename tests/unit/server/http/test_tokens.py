@@ -55,6 +55,23 @@ async def answered(
         ("GET /v1/tokens/p/a/refresh", ("get", "p/a/refresh", 0, 0), 200, None),
         ("POST /v1/tokens/p/a/refresh", ("refresh", "p/a"), 202, {"refresh": "queued"}),
         (
+            "POST /v1/tokens/p/a/device",
+            ("device", "p/a", "", None, ""),
+            200,
+            {
+                "user_code": "WDJB-MJHT",
+                "verification_uri": "https://p.example/device",
+                "verification_uri_complete": "",
+                "until_ms": 2**41,
+            },
+        ),
+        (
+            "POST /v1/tokens/p/a%2Fb/connect",
+            ("connect", "p/a/b", "", "", None, ""),
+            200,
+            {"url": "https://auth.example.com/v1/connect/p/a?link=x", "until_ms": 2**41},
+        ),
+        (
             "POST /v1/tokens/p/a/refresh?generation=7",
             ("refresh", "p/a", 7),
             202,

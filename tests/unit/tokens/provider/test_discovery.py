@@ -21,9 +21,11 @@ from tidewarden.config.placeholders import filled
 from tidewarden.tokens.provider.discovery import (
     FRESH_S,
     RETRY_S,
+    ConsentEndpoints,
     Discovery,
     NotFoundError,
     addresses,
+    read_consent,
     read_metadata,
     read_revocation,
 )
@@ -51,6 +53,37 @@ class Session:
             yield json.dumps(found).encode()
 
         yield SimpleNamespace(status=status, content=SimpleNamespace(iter_any=chunks))
+
+
+def test_where_people_consent_is_read_as_far_as_it_can_be_used() -> None:
+    told = {
+        "authorization_endpoint": "https://as.example/a?x=1",
+        "pushed_authorization_request_endpoint": "https://as.example/par",
+        "authorization_response_iss_parameter_supported": True,
+        "device_authorization_endpoint": "https://as.example/d",
+    }
+    found = read_consent(provider(), json.dumps(GOOD | told).encode())
+    places = ("https://as.example/a?x=1", "https://as.example/par")
+    assert found == ConsentEndpoints(*places, True, "https://as.example/d")
+    for wrong in (7, None, "http://as.example/a", "javascript:x", "https://as.example/#a"):
+        odd = dict.fromkeys(told, wrong)
+        assert read_consent(provider(), json.dumps(GOOD | odd).encode()) == ConsentEndpoints()
+    settings = {"issuer": "https://{t}.as.example", "account_parameters": {"t": "[a-z]+"}}
+    own = filled(Provider(name="p", client_id="c", **settings), {"t": "x"})
+    elsewhere = json.dumps(told).encode()
+    assert read_consent(own, elsewhere) == ConsentEndpoints(says_issuer=True)
+
+
+async def test_settings_say_where_people_consent_before_metadata_do() -> None:
+    async def answer(_: str) -> tuple[int, Any]:
+        return 200, GOOD
+
+    session: Any = Session(answer)
+    looking = Discovery(ManualClock())
+    assert await looking.consent(provider(), session) == ConsentEndpoints()
+    own = provider(authorization_url="https://as.example/own", par_url="https://as.example/par")
+    found = await looking.consent(own, session)
+    assert found == ConsentEndpoints("https://as.example/own", "https://as.example/par")
 
 
 def test_the_well_known_part_goes_between_host_and_path() -> None:

@@ -7,6 +7,7 @@ A secret is in no error text, and in no cache but the caller's own.
 from __future__ import annotations
 
 import base64
+import dataclasses
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -23,6 +24,7 @@ from tidewarden.errors import (
     Timeout,
 )
 from tidewarden.queue.task import TIME_MAX_MS
+from tidewarden.server.http.caller import USER
 from tidewarden.server.http.long_polls import LongPolls
 from tidewarden.server.http.params import NoOptions, body_of, check_path, parameters_of
 from tidewarden.server.http.responses import respond
@@ -236,6 +238,60 @@ class AccountPut(msgspec.Struct):
         ),
     ]
     state: AccountState
+
+
+class ConnectAsked(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Says what a person is asked to consent to, and where the browser goes afterwards."""
+
+    return_to: Annotated[
+        str,
+        Meta(
+            description="Where the browser is sent in the end, one of connect.return_to; empty: it"
+            " is shown a page.",
+            examples=["https://app.example.com/connected"],
+        ),
+    ] = ""
+    scope: Annotated[
+        str, Meta(description="Empty: the provider's consent_scope.", examples=["read write"])
+    ] = ""
+    parameters: Annotated[
+        dict[str, str] | None,
+        Meta(description="For the provider's placeholders; null: those that the account has."),
+    ] = None
+
+
+class DeviceAsked(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Says what a person is asked to consent to on another device."""
+
+    scope: Annotated[
+        str, Meta(description="Empty: the provider's consent_scope.", examples=["read write"])
+    ] = ""
+    parameters: Annotated[
+        dict[str, str] | None,
+        Meta(description="For the provider's placeholders; null: those that the account has."),
+    ] = None
+
+
+class DeviceCodes(msgspec.Struct):
+    """Says where a person consents on another device, and with which code."""
+
+    user_code: Annotated[str, Meta(examples=["WDJB-MJHT"])]
+    verification_uri: Annotated[
+        str, Meta(description="Where it is typed in.", examples=["https://shop.example/device"])
+    ]
+    verification_uri_complete: Annotated[
+        str, Meta(description="The same with the code in it; empty: there is none.")
+    ]
+    until_ms: Annotated[int, Meta(description="When they expire, Unix milliseconds.")]
+
+
+class ConnectAddress(msgspec.Struct):
+    """Holds a link by which a person may consent."""
+
+    url: Annotated[
+        str, Meta(description="For one person alone: whoever opens it may connect the account.")
+    ]
+    until_ms: Annotated[int, Meta(description="When it expires, Unix milliseconds.")]
 
 
 class AccountDeleted(msgspec.Struct):
@@ -563,6 +619,26 @@ class TokenRoutes:
         )
         return respond({"generation": put.generation, "change": put.change, "state": put.state})
 
+    async def connect(self, request: web.Request) -> web.Response:
+        """Make a link by which a person consents in a browser, so that the account is put."""
+        asked = await body_of(request, ConnectAsked)
+        link = await self._tokens.connecting.link(
+            _account(request), asked.return_to, asked.scope, asked.parameters, request.get(USER, "")
+        )
+        return respond({"url": link.url, "until_ms": link.until_ms})
+
+    async def connect_device(self, request: web.Request) -> web.Response:
+        """
+        Ask the provider for a code by which a person consents on another device.
+
+        The account is put when the person has; the event `account.connected` tells.
+        """
+        asked = await body_of(request, DeviceAsked)
+        codes = await self._tokens.devices.start(
+            _account(request), asked.scope, asked.parameters, request.get(USER, "")
+        )
+        return respond(dataclasses.asdict(codes))
+
     async def peek(self, request: web.Request) -> web.Response:
         """Show how an account is, why, since when, and what can be done; no token."""
         return respond(await self._tokens.peek(_account(request)))
@@ -783,6 +859,24 @@ ROUTES = (
         answer=RefreshAsked,
         status=202,
         errors=OF_ONE,
+    ),
+    Route(
+        "POST",
+        f"/v1/tokens{ACCOUNT}/connect",
+        "T.CONNECT",
+        TokenRoutes.connect,
+        body=ConnectAsked,
+        answer=ConnectAddress,
+        errors=OF_ONE,
+    ),
+    Route(
+        "POST",
+        f"/v1/tokens{ACCOUNT}/device",
+        "T.DEVICE",
+        TokenRoutes.connect_device,
+        body=DeviceAsked,
+        answer=DeviceCodes,
+        errors=(Timeout, *OF_ONE),
     ),
     Route(
         "GET",

@@ -1,0 +1,852 @@
+"""
+A consent in a browser, from the link to the account, at real nodes' HTTP ports; and whoever would
+rather have another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from support.doors.http_store import bearer
+from support.inspect import accounts_of, journal_of, vault_of
+from support.providers.consenting_provider import (
+    ConsentingProvider,
+    consenting_provider,
+    query_of,
+)
+from support.providers.scripted_provider import answers, cut
+from support.tokens import harness
+from support.tokens.consents import APP, PUBLIC, QUEUE, SETTINGS, place
+
+from tidewarden.config.load import Config, Connect, Secret
+from tidewarden.errors import BadArg, StoreDown
+from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
+from tidewarden.tokens.connect import claims, connecting, given_grants, sealed_visits
+
+TWO_SECRETS = {"client_secret": Secret("old-secret"), "next_secret": Secret("cl-secret")}
+
+
+@pytest.fixture
+async def there() -> AsyncIterator[ConsentingProvider]:
+    async with consenting_provider() as made:
+        yield made
+
+
+async def test_a_consent_becomes_an_account(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with place(valkey, tmp_path, there, connect=replace(SETTINGS, link_s=60)) as made:
+        asked = {"return_to": f"{APP}?user=7", "scope": "read write"}
+        path = "/v1/tokens/p/ada@example.com%2F7/connect"
+        (door,) = made.doors
+        link = await door.good("POST", path, asked, headers=bearer())
+        left_s = (link["until_ms"] - time.time() * 1000) / 1000
+        assert 0 < left_s <= 60
+        browser = made.browser()
+        status, location = await browser.open(link["url"])
+        assert status == 302
+        sent = query_of(location)
+        assert sent["redirect_uri"] == f"{PUBLIC}/v1/connect/callback"
+        assert (sent["response_type"], sent["client_id"]) == ("code", "c0")
+        assert (sent["scope"], sent["code_challenge_method"]) == ("read write", "S256")
+        assert len(sent["state"]) == 32
+        assert "nonce" not in sent
+        (name,) = browser.cookies
+        assert name == f"__Secure-tidewarden-connect-{sent['state'][:16]}"
+        assert browser.attributes.pop("expires", None) is None
+        assert browser.attributes == {
+            "path": "/v1/connect",
+            "max-age": "900",
+            "secure": True,
+            "httponly": True,
+            "samesite": "Lax",
+        }
+        assert browser.headers["Referrer-Policy"] == "no-referrer"
+        assert browser.headers["Cache-Control"] == "no-store"
+        back = there.sign_in(location)
+        status, location = await browser.open(back)
+        assert (status, location.partition("&")[0]) == (302, f"{APP}?user=7")
+        told = query_of(location)
+        assert told == {"user": "7", "result": "connected", "account": "p/ada@example.com/7"}
+        assert browser.cookies == {}
+        token = await made.tokens.get("p/ada@example.com/7")
+        assert (token.access_token, token.scope) == ("at-ada-1", "read write")
+        assert [kind for kind, _ in await made.events()] == ["account.connected"]
+        (_, data) = (await made.events())[0]
+        assert (data["account"], data["change"]) == ("p/ada@example.com/7", "new")
+        assert data["scope"] == "read write"
+        assert made.noted[-1] == ("admin", "T.CONNECT", "p/ada@example.com/7", "connected")
+        assert journal_of(made.tokens).consents() == []
+        code = query_of(back)["code"]
+        hidden = (code, str(there.forms[0]["code_verifier"]), "rt-ada-1", "at-ada-1")
+        assert not [one for one in hidden if one in caplog.text]
+
+
+async def test_any_node_answers_each_step(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there, "n0", "n1", "n2") as made:
+        for _ in range(3):  # each step at another one
+            assert (await made.consent())["result"] == "connected"
+        assert [form["grant_type"] for form in there.forms] == ["authorization_code"] * 3
+        assert (await made.row()).grant == 3
+
+
+async def test_without_a_return_address_a_page_says_how_it_ended(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link(return_to=""))
+        status, page = await browser.open(back)
+        assert (status, "The account is connected" in page) == (200, True)
+        policy = browser.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert browser.headers["X-Frame-Options"] == "DENY"
+        assert "<script" not in page
+
+
+async def test_the_same_link_way_mends_a_dead_account(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there, go=False) as made:
+        await made.tokens.put("p/ada", {"refresh_token": "old"})
+        store, queue, queues = accounts_of(made.tokens), QUEUE, made.sides[0].queues
+        shard = queues.catalog.shard_of(queue, "ada")
+        found = await queues.scripts.run("queue.take", queue, shard, (200, 1, 60_000, 0, "ada"))
+        lease = found[0][0][1]
+        dead = Step("dead", 0, RefreshTroubles(refusals=3, dead=True), event="account.dead")
+        await store.intend(queue, "ada", lease, 60_000)
+        assert await store.failed(queue, "ada", lease, dead)
+        assert (await made.tokens.peek("p/ada"))["state"] == "dead"
+        made.sides[0].go()
+        assert (await made.consent())["result"] == "connected"
+        assert (await made.tokens.peek("p/ada"))["state"] == "fresh"
+        kinds = [(kind, data.get("change")) for kind, data in await made.events()]
+        assert kinds[0] == ("account.dead", None)
+        assert {*kinds[1:]} == {("account.recovered", None), ("account.connected", "renewed")}
+
+
+# --- hostile callbacks
+
+
+async def test_a_state_that_is_forged_leads_nowhere(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link())
+        real = query_of(back)["state"]
+        for state in (
+            "A" * 32,
+            real[:16] + "A" * 16,  # the cookie is found, and sealed for another
+            real[:-1] + ("A" if real[-1] != "A" else "B"),
+            real.lower(),
+            "",
+        ):
+            status, page = await browser.open(back.replace(real, state))
+            assert (status, "not begun in this browser" in page) == (400, True), state
+        assert there.forms == []
+        assert await made.row() is None
+        assert (await made.told(browser, back))["result"] == "connected"
+
+
+async def test_a_cookie_that_was_changed_or_made_up_counts_as_none(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link())
+        ((name, real),) = browser.cookies.items()
+        middle = len(real) // 2
+        other = "A" if real[middle] != "A" else "B"
+        for value in (real[:middle] + other + real[middle + 1 :], real[:-3], "x", "", real * 9):
+            browser.cookies[name] = value
+            status, _ = await browser.open(back)
+            assert status == 400
+        assert there.forms == []
+
+
+async def test_a_callback_that_comes_twice_sends_no_code_twice(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there, "n0", "n1") as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link())
+        kept = dict(browser.cookies)
+        assert (await made.told(browser, back))["result"] == "connected"
+        status, _ = await browser.open(back)
+        assert status == 400, "the browser has forgotten it"
+        for _ in range(4):  # the answer was lost on its way: the browser has the cookie still
+            browser.cookies = dict(kept)
+            assert (await made.told(browser, back))["result"] == "connected"
+        browser.cookies = dict(kept)
+        other = back.replace(query_of(back)["code"], "another")
+        assert (await made.told(browser, other))["result"] == "connected"
+        assert len(there.forms) == 1
+        assert (await made.row()).grant == 1
+        assert len(made.noted) == 1
+        assert len(await made.events()) == 1
+
+
+async def test_many_callbacks_at_once_send_one_code(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there, "n0", "n1") as made:
+        first = made.browser()
+        back = await made.left(first, await made.link())
+        browsers = [made.browser() for _ in range(8)]
+        for one in browsers:
+            one.cookies = dict(first.cookies)
+        results = await asyncio.gather(*(made.told(one, back) for one in browsers))
+        ended = {one.get("error", one["result"]) for one in results}
+        assert "connected" in ended
+        assert ended <= {"connected", "replayed"}
+        assert len(there.forms) == 1
+
+
+async def test_one_users_callback_is_nothing_in_anothers_browser(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        ada, eve = made.browser(), made.browser()
+        back_of_ada = await made.left(ada, await made.link("p/ada"))
+        there.subject = "eve"
+        back_of_eve = await made.left(eve, await made.link("p/eve"))
+        status, _ = await ada.open(back_of_eve)
+        assert status == 400
+        status, _ = await eve.open(back_of_ada)
+        assert status == 400
+        assert there.forms == []
+        # With the other's cookie in its place, too.
+        (of_ada,), (of_eve,) = ada.cookies, eve.cookies
+        mixed = made.browser()
+        mixed.cookies = {of_ada: eve.cookies[of_eve], of_eve: ada.cookies[of_ada]}
+        assert (await mixed.open(back_of_ada))[0] == 400
+        assert (await made.told(ada, back_of_ada))["account"] == "p/ada"
+        assert (await made.told(eve, back_of_eve))["account"] == "p/eve"
+        assert (await made.tokens.get("p/ada")).access_token.startswith("at-ada-")
+        assert (await made.tokens.get("p/eve")).access_token.startswith("at-eve-")
+
+
+async def test_a_code_of_another_request_is_refused_by_its_proof(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        ada, eve = made.browser(), made.browser()
+        stolen = query_of(await made.left(ada, await made.link("p/ada")))["code"]
+        back = await made.left(eve, await made.link("p/eve"))
+        injected = back.replace(query_of(back)["code"], stolen)
+        assert await made.told(eve, injected) == {
+            "result": "failed",
+            "error": "refused",
+            "account": "p/eve",
+        }
+        assert await made.row("eve") is None
+
+
+async def test_a_code_of_another_request_is_refused_by_its_nonce_where_there_is_no_proof(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there, pkce=False) as made:
+        ada, eve = made.browser(), made.browser()
+        asked = {"scope": "openid read"}
+        stolen = query_of(await made.left(ada, await made.link("p/ada", **asked)))["code"]
+        back = await made.left(eve, await made.link("p/eve", **asked))
+        injected = back.replace(query_of(back)["code"], stolen)
+        assert (await made.told(eve, injected))["error"] == "wrong_id_token"
+        assert "code_verifier" not in there.forms[0]
+        assert await made.row("eve") is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "fits"),
+    [
+        ({"consent_issuer": "https://p.example"}, "https://p.example", True),
+        ({"consent_issuer": "https://p.example"}, "", True),
+        ({"consent_issuer": "https://p.example"}, "https://evil.example", False),
+        ({}, "https://unheard-of.example", True),
+        ({}, "https://q.example", False),
+    ],
+)
+async def test_the_answer_of_another_provider_is_refused(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    settings: dict[str, str],
+    said: str,
+    fits: bool,
+) -> None:
+    other = replace(
+        harness.provider("https://q.example/token", consent_issuer="https://q.example"), name="q"
+    )
+    there.issuer = said
+    async with place(valkey, tmp_path, there, more=(other,), **settings) as made:
+        told = await made.consent()
+        assert told.get("error", told["result"]) == ("connected" if fits else "wrong_issuer")
+        assert len(there.forms) == fits
+
+
+async def test_an_issuer_that_is_announced_has_to_be_there(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    there.metadata = {"authorization_response_iss_parameter_supported": True}
+    async with place(valkey, tmp_path, there, issuer=there.url) as made:
+        assert (await made.consent())["error"] == "wrong_issuer"
+        there.issuer = there.url
+        assert (await made.consent())["result"] == "connected"
+
+
+async def test_a_provider_that_was_put_is_sent_no_code_of_another(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    """It leads the browser on to another provider, whose answer comes to that one's address."""
+    async with consenting_provider() as evil, place(valkey, tmp_path, there) as made:
+        settings = {
+            "token_url": evil.token_url,
+            "authorization_url": evil.authorization_url,
+            "client_id": "c0",
+            "client_secret": "cl-secret",
+            "rotation": "rolling",
+        }
+        await made.tokens.stored_providers.put("evil", json.dumps(settings).encode())
+        browser = made.browser()
+        status, location = await browser.open(await made.link("evil/ada"))
+        sent = query_of(location)
+        own = f"{PUBLIC}/v1/connect/callback/evil"
+        assert (status, sent["redirect_uri"]) == (302, own)
+        # What it does: the victim's state, at the other's authorization endpoint.
+        led = location.replace(evil.authorization_url, there.authorization_url)
+        back = there.sign_in(led).replace(own, f"{PUBLIC}/v1/connect/callback")
+        assert (await made.told(browser, back))["error"] == "wrong_issuer"
+        assert evil.forms == there.forms == []
+        # By its own address it is served.
+        browser = made.browser()
+        _, location = await browser.open(await made.link("evil/ada"))
+        assert (await made.told(browser, evil.sign_in(location)))["result"] == "connected"
+        assert evil.forms[0]["redirect_uri"] == own
+
+
+async def test_parameters_that_come_twice_are_refused(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link())
+        for more in ("&code=x", f"&state={query_of(back)['state']}", "&iss=a&iss=b"):
+            assert (await browser.open(back + more))[0] == 400
+        assert there.forms == []
+        assert (await made.told(browser, f"{back}&hd=a&hd=b"))["result"] == "connected"
+
+
+# --- links
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://evil.example/connected",
+        "https://app.example.com/connected/../x",
+        "https://app.example.com@evil.example/connected",
+        "//evil.example",
+        "javascript:alert(1)",
+        "https://app.example.com/connected?result=connected",
+    ],
+)
+async def test_a_link_leads_to_no_address_that_is_not_allowed(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, address: str
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        path = "/v1/tokens/p/ada/connect"
+        status, found = await made.doors[0].call(
+            "POST", path, {"return_to": address}, headers=bearer()
+        )
+        assert (status, found["error"]) == (400, "BADARG")
+        assert "the return address" in found["message"]
+
+
+async def test_an_address_that_is_allowed_no_more_is_not_opened(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link())
+        made.tokens.connecting.settings = replace(SETTINGS, return_to=())
+        status, page = await browser.open(back)
+        assert (status, "The account is connected" in page) == (200, True)
+
+
+async def test_a_link_that_was_altered_opens_nothing(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        link = await made.link("p/ada")
+        sealed = parse_qs(urlsplit(link).query)["link"][0]
+        middle = len(sealed) // 2
+        other = "A" if sealed[middle] != "A" else "B"
+        for url in (
+            link.replace("/p/ada", "/p/eve"),
+            link.replace("/p/ada", "/q/ada"),
+            link.replace(sealed, sealed[:middle] + other + sealed[middle + 1 :]),
+            link.replace(sealed, sealed[:-2]),
+            link.replace(sealed, ""),
+            link.replace(sealed, "x" * 5000),
+            link.replace("?link=", "?other="),
+            f"{PUBLIC}/v1/connect/p/%FF?link={sealed}",
+            f"{PUBLIC}/v1/connect/p/a%00?link={sealed}",
+        ):
+            status, page = await made.browser().open(url)
+            assert (status, "not one of ours" in page) == (400, True), url
+        assert (await made.browser().open(link))[0] == 302
+
+
+async def test_a_link_lives_for_its_time(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there, connect=replace(SETTINGS, link_s=1.0)) as made:
+        browser, late = made.browser(), made.browser()
+        link = await made.link()
+        back = await made.left(browser, link)
+
+        async def over() -> bool:
+            return (await late.open(link))[0] == 410
+
+        await harness.eventually(over)
+        assert (await made.told(browser, back))["result"] == "connected", "it was begun in time"
+
+
+async def test_a_visit_lives_for_its_time(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A browser that keeps the cookie beyond its time, that is."""
+    async with place(valkey, tmp_path, there) as made:
+        browser, link = made.browser(), await made.link()
+        with monkeypatch.context() as patch:
+            patch.setattr(connecting, "VISIT_S", 0)
+            back = await made.left(browser, link)
+        assert (await made.told(browser, back))["error"] == "expired"
+        assert there.forms == []
+
+
+async def test_a_link_serves_one_consent(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there, "n0", "n1") as made:
+        link = await made.link()
+        ada, eve = made.browser(), made.browser()
+        back_of_ada, back_of_eve = await made.left(ada, link), await made.left(eve, link)
+        assert (await made.told(ada, back_of_ada))["result"] == "connected"
+        assert (await made.told(eve, back_of_eve))["error"] == "link_used"
+        assert len(there.forms) == 1
+
+
+async def test_a_link_serves_on_after_a_consent_that_came_to_nothing(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connecting, "STATES_MAX", 3)
+    monkeypatch.setattr(claims, "STATES_MAX", 3)
+    async with place(valkey, tmp_path, there) as made:
+        link = await made.link()
+        for error, word in (("access_denied", "denied"), ("server_error", "provider_error")):
+            browser = made.browser()
+            status, location = await browser.open(link)
+            assert status == 302
+            back = there.sign_in(location, error=error)
+            assert (await made.told(browser, back))["error"] == word
+        assert there.forms == []
+        browser = made.browser()
+        assert (await made.told(browser, await made.left(browser, link)))["result"] == "connected"
+
+
+async def test_a_link_uses_up_so_many_states_and_no_more(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claims, "STATES_MAX", 2)
+    async with place(valkey, tmp_path, there) as made:
+        link = await made.link()
+        told = []
+        for _ in range(3):
+            browser = made.browser()
+            _, location = await browser.open(link)
+            back = there.sign_in(location, error="access_denied")
+            told.append((await made.told(browser, back))["error"])
+        assert told == ["denied", "denied", "link_used"]
+
+
+async def test_a_browser_keeps_a_few_visits(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    """Its cookies have to fit into the head of its next request."""
+    async with place(valkey, tmp_path, there) as made:
+        browser, link = made.browser(), await made.link()
+        for _ in range(9):
+            back = await made.left(browser, link)
+            assert len(browser.cookies) <= 4
+        assert (await made.told(browser, back))["result"] == "connected"
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "fault"),
+    [
+        ({"authorization_url": ""}, {}, "p has no authorization_url, and no issuer"),
+        ({"grant": "client_credentials", "authorization_url": ""}, {}, "need nobody's consent"),
+        ({"account_secret": True}, {}, "clients of their own"),
+        ({}, {"scope": "a\nb"}, "scope must be printable ASCII"),
+        ({}, {"scope": "x" * 1501}, "scope must be printable ASCII"),
+        ({}, {"scope": "x" * 1500, "return_to": f"{APP}?{'y' * 900}"}, "too long together"),
+        ({}, {"parameters": {"shop": "x"}}, "parameters has 'shop'; p knows none"),
+    ],
+)
+async def test_links_that_cannot_be_made(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    settings: dict[str, Any],
+    asked: dict[str, Any],
+    fault: str,
+) -> None:
+    async with place(valkey, tmp_path, there, **settings) as made:
+        with pytest.raises(BadArg, match=fault):
+            await made.link(**asked)
+
+
+async def test_nobody_consents_where_it_is_not_set_up(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there, connect=Connect()) as made:
+        with pytest.raises(BadArg, match=r"connect\.url is not set"):
+            await made.link(return_to="")
+
+
+# --- answers of the provider
+
+
+async def test_a_lost_answer_is_told_and_its_code_not_sent_again(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    there.faults.append(cut)
+    async with place(valkey, tmp_path, there, "n0", "n1") as made:
+        browser, link = made.browser(), await made.link()
+        back = await made.left(browser, link)
+        kept = dict(browser.cookies)
+        for _ in range(3):
+            browser.cookies = dict(kept)
+            assert (await made.told(browser, back))["error"] == "outcome_unknown"
+        assert len(there.forms) == 1
+        assert "the consent of p/ada: outcome_unknown" in caplog.text
+        assert await made.row() is None
+        again = made.browser()
+        assert (await made.told(again, await made.left(again, link)))["result"] == "connected"
+
+
+@pytest.mark.parametrize(
+    ("fault", "word"),
+    [
+        (answers(400, {"error": "invalid_grant"}), "refused"),
+        (answers(503, {}), "unavailable"),
+        (answers(200, "<html>"), "outcome_unknown"),
+        (answers(200, {"access_token": "a"}), "no_refresh_token"),
+    ],
+)
+async def test_answers_that_bring_nothing(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, fault: Any, word: str
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        await made.tokens.put("p/ada", {"refresh_token": "old", "access_token": "a"})
+        there.faults.append(fault)
+        assert (await made.consent())["error"] == word
+        assert (await made.row()).grant == 1, "what was there stays"
+
+
+async def test_a_client_secret_that_is_rolled_costs_one_try(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there, **TWO_SECRETS) as made:
+        assert (await made.consent())["error"] == "refused"
+        assert len(there.forms) == 1
+        assert (await made.consent())["result"] == "connected"
+
+
+async def test_less_than_was_asked_for_is_refused_unless_it_may_be(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    there.scope = "read"
+    async with place(valkey, tmp_path, there) as made:
+        assert (await made.consent())["error"] == "scope_missing"
+        assert await made.row() is None
+    async with place(valkey, tmp_path, there, "n5", narrower_scope="accept") as made:
+        assert (await made.consent())["result"] == "connected"
+        assert (await made.row()).scope == "read"
+
+
+async def test_the_providers_scope_is_asked_for_where_a_link_names_none(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    further = {"access_type": "offline"}
+    async with place(
+        valkey, tmp_path, there, consent_scope="all", authorization_parameters=further
+    ) as made:
+        _, location = await made.browser().open(await made.link(scope=""))
+        assert (query_of(location)["scope"], query_of(location)["access_type"]) == (
+            "all",
+            "offline",
+        )
+
+
+OPENID = {"scope": "openid read"}
+
+
+async def test_who_consents_again_has_to_be_the_same(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        assert (await made.consent(**OPENID))["result"] == "connected"
+        assert (await made.row()).details.subject == "ada"
+        there.subject = "eve"
+        assert (await made.consent(**OPENID))["error"] == "other_subject"
+        assert (await made.tokens.get("p/ada")).access_token.startswith("at-ada-")
+        there.subject = "ada"
+        assert (await made.consent(**OPENID))["result"] == "connected"
+        there.subject = "eve"
+        await made.tokens.delete("p/ada")
+        assert (await made.consent(**OPENID))["result"] == "connected"
+        assert (await made.row()).details.subject == "eve"
+
+
+@pytest.mark.parametrize(
+    "claims_",
+    [{"nonce": "other"}, {"aud": "c1"}, {"exp": 1}, {"sub": ""}, {"iss": "https://evil.example"}],
+)
+async def test_an_id_token_that_does_not_fit_is_refused(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, claims_: dict[str, Any]
+) -> None:
+    there.claims = claims_
+    async with place(valkey, tmp_path, there, issuer=there.url) as made:
+        assert (await made.consent(**OPENID))["error"] == "wrong_id_token"
+        assert await made.row() is None
+
+
+async def test_an_id_token_that_was_asked_for_has_to_come(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    there.extra = {"id_token": None}
+    async with place(valkey, tmp_path, there) as made:
+        assert (await made.consent(**OPENID))["error"] == "wrong_id_token"
+
+
+async def test_a_request_is_pushed_where_the_provider_takes_that(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "STATES_MAX", 3)
+    there.metadata = {"pushed_authorization_request_endpoint": f"{there.url}/par"}
+    async with place(valkey, tmp_path, there, issuer=there.url) as made:
+        browser, link = made.browser(), await made.link()
+        _, location = await browser.open(link)
+        assert query_of(location).keys() == {"client_id", "request_uri"}
+        (pushed,) = there.pushed.values()
+        assert pushed["scope"] == "read write"
+        assert {"state", "code_challenge", "redirect_uri"} <= pushed.keys()
+        assert (await made.told(browser, there.sign_in(location)))["result"] == "connected"
+        for _ in range(2):
+            assert (await made.browser().open(link))[0] == 302
+        status, page = await made.browser().open(link)
+        assert (status, "served its purpose" in page) == (410, True)
+
+
+async def test_accounts_with_addresses_of_their_own(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    settings = {
+        "authorization_url": there.authorization_url,
+        "authorization_parameters": {"tenant": "{tenant}"},
+        "account_parameters": {"tenant": "[a-z]+"},
+    }
+    async with place(valkey, tmp_path, there, **settings) as made:
+        with pytest.raises(BadArg, match=r"parameters\.tenant is missing"):
+            await made.link()
+        browser = made.browser()
+        _, location = await browser.open(await made.link(parameters={"tenant": "acme"}))
+        assert query_of(location)["tenant"] == "acme"
+        assert (await made.told(browser, there.sign_in(location)))["result"] == "connected"
+        assert (await made.row()).details.parameters == {"tenant": "acme"}
+        _, location = await made.browser().open(await made.link())
+        assert query_of(location)["tenant"] == "acme", "those that the account has"
+
+
+# --- while the store is away
+
+
+async def test_nothing_is_sent_while_the_store_is_away(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: Any) -> Any:
+        raise StoreDown("the store is away")
+
+    async with place(valkey, tmp_path, there) as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link())
+        with monkeypatch.context() as patch:
+            patch.setattr(claims.Claims, "use_up", away)
+            status, page = await browser.open(back)
+            assert (status, "Reload this page" in page) == (503, True)
+        assert there.forms == []
+        assert (await made.told(browser, back))["result"] == "connected"
+
+
+async def test_what_was_given_is_put_when_the_store_is_back(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: Any, **__: Any) -> Any:
+        raise StoreDown("the store is away")
+
+    monkeypatch.setattr(given_grants, "REPLAY_S", 3600.0)
+    async with place(valkey, tmp_path, there) as made:
+        browser, link = made.browser(), await made.link()
+        back = await made.left(browser, link)
+        with monkeypatch.context() as patch:
+            patch.setattr(given_grants.Grants, "put_consent", away)
+            assert (await made.told(browser, back))["result"] == "pending"
+        assert len(journal_of(made.tokens).consents()) == 1
+        assert await made.row() is None
+        # Its node dies here, and is there again.
+    async with place(valkey, tmp_path, there, go=False) as made:
+        assert len(journal_of(made.tokens).consents()) == 1
+        await made.tokens.connecting.given.replay()
+        assert journal_of(made.tokens).consents() == []
+        assert (await made.tokens.get("p/ada")).access_token == "at-ada-1"
+        made.sides[0].go()
+        assert [kind for kind, _ in await made.events()] == ["account.connected"]
+        again = made.browser()
+        status, page = await again.open(link)
+        assert status == 302
+        told = await made.told(again, there.sign_in(page))
+        assert told["error"] == "link_used"
+    assert len(there.forms) == 1
+
+
+@pytest.mark.parametrize("later", ["consent", "deletion"])
+async def test_what_was_given_before_a_later_consent_or_a_deletion_is_not_put(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    later: str,
+) -> None:
+    async def away(*_: Any, **__: Any) -> Any:
+        raise StoreDown("the store is away")
+
+    monkeypatch.setattr(given_grants, "REPLAY_S", 3600.0)
+    async with place(valkey, tmp_path, there) as made:
+        await made.tokens.put("p/ada", {"refresh_token": "old", "access_token": "a"})
+        with monkeypatch.context() as patch:
+            patch.setattr(given_grants.Grants, "put_consent", away)
+            assert (await made.consent())["result"] == "pending"
+        if later == "deletion":
+            await made.tokens.delete("p/ada")
+        else:
+            assert (await made.consent())["result"] == "connected"
+        await made.tokens.connecting.given.replay()
+        assert journal_of(made.tokens).consents() == []
+        row = await made.row()
+        assert (row is None) if later == "deletion" else row.grant == 2
+
+
+async def test_a_journal_that_takes_nothing_keeps_a_code_from_being_sent(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there, go=False) as made:
+        browser, link = made.browser(), await made.link()
+        back = await made.left(browser, link)
+        journal_of(made.tokens).fault = "tokens.journal: No space left on device"
+        assert (await made.told(browser, back))["error"] == "unavailable"
+        assert there.forms == []
+        journal_of(made.tokens).fault = ""
+        again = made.browser()
+        assert (await made.told(again, await made.left(again, link)))["result"] == "connected"
+
+
+async def test_a_browser_that_goes_away_loses_nothing(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    held = asyncio.Event()
+
+    async def slowly(request: Any, by: Any, code: str) -> Any:
+        by.forms.pop()
+        await held.wait()
+        return await by.token(request)
+
+    there.faults.append(slowly)
+    async with place(valkey, tmp_path, there) as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link())
+        asking = asyncio.create_task(browser.open(back))
+        await harness.eventually(lambda: not there.faults)
+        asking.cancel()
+        held.set()
+        await harness.eventually(made.row)
+        assert (await made.tokens.get("p/ada")).access_token == "at-ada-1"
+        await harness.eventually(lambda: made.noted)
+        assert made.noted == [("admin", "T.CONNECT", "p/ada", "connected")]
+
+
+async def test_strangers_ask_the_store_for_no_keys(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sealed text names the key that it is under; whoever makes one up may name any."""
+    async with place(valkey, tmp_path, there, go=False) as made:
+        loads = []
+        vault = vault_of(made.tokens)
+
+        async def load() -> None:
+            loads.append(1)
+
+        monkeypatch.setattr(vault, "load", load)
+        for number in (0, 0, *range(2**30, 2**30 + 20)):
+            raw = b"\x01" + number.to_bytes(4, "big") + bytes(60)
+            text = base64.urlsafe_b64encode(raw).decode().rstrip("=")
+            url = f"{PUBLIC}/v1/connect/p/ada?link={text}"
+            assert (await made.browser().open(url))[0] == 400
+        assert len(loads) == 1
+        assert sealed_visits.LOOK_S >= 1
+
+
+async def test_only_get_is_served_there(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        for path in ("/v1/connect/callback", "/v1/connect/p/ada", "/v1/connect/callback/p"):
+            for method in ("HEAD", "POST", "PUT", "DELETE"):
+                status, _ = await made.doors[0].call(method, path)
+                assert status == 405, (method, path)
+            status, _ = await made.doors[0].call("GET", path)
+            assert status == 400
+
+
+def test_the_settings_are_those_of_a_section() -> None:
+    assert Config().connect == Connect()
+    assert SETTINGS.redirect_uri == f"{PUBLIC}/v1/connect/callback"
+    assert replace(SETTINGS, url=f"{PUBLIC}/").redirect_uri == f"{PUBLIC}/v1/connect/callback"

@@ -1,0 +1,210 @@
+"""Consents on other devices (RFC 8628): asked for until they are there, by whichever node lives."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.inspect import accounts_of
+from support.providers.consenting_provider import ConsentingProvider, consenting_provider
+from support.providers.scripted_provider import answers, cut
+from support.tokens import harness
+from support.tokens.consents import QUEUE, Place, place
+from support.tokens.harness import eventually
+
+from tidewarden.config.load import Connect
+from tidewarden.errors import BadArg, Timeout
+from tidewarden.queue.partitioning import prefix_of
+from tidewarden.tokens.connect import device_codes, devices
+
+
+@pytest.fixture
+async def there(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ConsentingProvider]:
+    monkeypatch.setattr(devices, "SLOWER_S", 0.05)
+    async with consenting_provider() as made:
+        yield made
+
+
+async def started(made: Place, **asked: Any) -> Any:
+    return await made.tokens.devices.start("p/ada", **{"scope": "read write"} | asked)
+
+
+async def over(made: Place) -> bool:
+    """Whether no consent on a device is waited for."""
+    queues = made.sides[0].queues
+    if not await queues.catalog.exists(devices.QUEUE):
+        return True
+    return (await queues.admin.stats(devices.QUEUE))["total"] == 0
+
+
+def told(caplog: pytest.LogCaptureFixture) -> str:
+    """How the consent ended, by the log."""
+    lines = [one.getMessage() for one in caplog.records if "on a device: " in one.getMessage()]
+    return lines[-1].partition("on a device: ")[2].partition(" ")[0] if lines else ""
+
+
+async def test_a_consent_on_another_device_becomes_an_account(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    """No public address is needed for it."""
+    url = f"{there.url}/device"
+    async with place(valkey, tmp_path, there, connect=Connect(), device_url=url) as made:
+        link = await started(made)
+        assert (link.user_code, link.verification_uri) == ("WDJB-MJHT", url)
+        await eventually(lambda: len(there.forms) >= 3)
+        assert await made.row() is None
+        (code,) = there.devices
+        assert {form["device_code"] for form in there.forms} == {code}
+        kept = made.sides[0].link.call("KEYS", "*")
+        raw = [await made.sides[0].link.call("DUMP", key) for key in await kept]
+        assert not [one for one in raw if one and code.encode() in one], "it lies sealed"
+        there.answer_devices()
+        await eventually(made.row)
+        assert (await made.tokens.get("p/ada")).access_token == "at-ada-1"
+        assert (await made.row()).scope == "read write"
+        assert [kind for kind, _ in await made.events()] == ["account.connected"]
+        await eventually(lambda: over(made))
+
+
+async def test_it_is_asked_on_through_what_tells_nothing(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    slow = answers(400, {"error": "slow_down"})
+    there.faults.extend([cut, answers(503, {}), slow, answers(200, "<html>"), answers(429, {})])
+    async with place(valkey, tmp_path, there, device_url=f"{there.url}/device") as made:
+        await started(made)
+        there.answer_devices()
+        await eventually(made.row)
+        assert len(there.forms) == 6
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        ("access_denied", "denied"),
+        ("expired_token", "expired"),
+        ("invalid_grant", "refused"),
+        ("invalid_client", "refused"),
+    ],
+)
+async def test_it_is_asked_no_more_when_it_came_to_nothing(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    caplog: pytest.LogCaptureFixture,
+    error: str,
+    word: str,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with place(valkey, tmp_path, there, device_url=f"{there.url}/device") as made:
+        await started(made)
+        there.answer_devices(error)
+        await eventually(lambda: told(caplog))
+        assert told(caplog) == word
+        await eventually(lambda: over(made))
+        assert await made.row() is None
+
+
+async def test_tokens_that_went_with_an_answer_are_told(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def given_and_cut(request: Any, by: Any, _code: str) -> Any:
+        by.devices.clear()
+        return await cut(request, by, "")
+
+    caplog.set_level(logging.INFO)
+    async with place(valkey, tmp_path, there, device_url=f"{there.url}/device") as made:
+        there.faults.append(given_and_cut)
+        await started(made)
+        await eventually(lambda: told(caplog))
+        assert told(caplog) == "outcome_unknown"
+
+
+async def test_a_code_has_its_time(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    there.life_s = 0.5
+    async with place(valkey, tmp_path, there, device_url=f"{there.url}/device") as made:
+        await started(made)
+        await eventually(lambda: told(caplog))
+        assert told(caplog) == "expired"
+        await eventually(lambda: over(made))
+
+
+async def test_another_node_asks_on_when_one_goes(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    url = f"{there.url}/device"
+    async with place(valkey, tmp_path, there, "n0", "n1", device_url=url, go=False) as made:
+        first, second = made.sides
+        first.go()
+        await started(made)
+        await eventually(lambda: len(there.forms) >= 2)
+        await first.tokens.stop()
+        second.go()
+        before = len(there.forms)
+        await eventually(lambda: len(there.forms) > before + 1)
+        there.answer_devices()
+
+        async def put() -> Any:
+            return (await accounts_of(second.tokens).get(QUEUE, "ada")).row
+
+        await eventually(put)
+
+
+async def test_who_consents_has_to_be_the_same(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with place(valkey, tmp_path, there, device_url=f"{there.url}/device") as made:
+        for subject, word in (("ada", "connected"), ("eve", "other_subject")):
+            there.subject = subject
+            caplog.clear()
+            await started(made, scope="openid read")
+            there.answer_devices()
+            await eventually(lambda: told(caplog))
+            assert told(caplog) == word
+        assert (await made.row()).details.subject == "ada"
+
+
+async def test_codes_by_the_issuers_metadata(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    there.metadata = {"device_authorization_endpoint": f"{there.url}/device"}
+    async with place(valkey, tmp_path, there, issuer=there.url) as made:
+        await started(made)
+        there.answer_devices()
+        await eventually(made.row)
+
+
+async def test_codes_that_cannot_be_had(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        with pytest.raises(BadArg, match="p has no device_url, and no issuer whose metadata"):
+            await started(made)
+    gone = f"{there.url}/nowhere"
+    async with place(valkey, tmp_path, there, "n1", device_url=gone) as made:
+        with pytest.raises(BadArg, match="p gives no device code: HTTP 404"):
+            await started(made)
+    away = "http://127.0.0.1:9/device"
+    async with place(valkey, tmp_path, there, "n2", device_url=away) as made:
+        with pytest.raises(Timeout, match="p cannot be asked: no connection"):
+            await started(made)
+        assert await over(made)
+
+
+async def test_where_no_provider_has_codes_no_queue_is_made(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        await made.tokens.put("p/ada", {"refresh_token": "r", "access_token": "a"})
+        assert not await made.sides[0].queues.catalog.exists(devices.QUEUE)
+        key = f"{prefix_of('t', devices.QUEUE, 0)}:shard"
+        assert not await made.sides[0].link.call("EXISTS", key)
+        assert device_codes.INTERVAL_S == 5.0
+        assert harness.provider("http://127.0.0.1:9/").device_url == ""

@@ -1,0 +1,71 @@
+"""Reads and judges what a browser comes back with from a provider. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from .outcomes import ConsentFailed
+from .sealed_visits import STATE, Visit
+
+CODE_CHARS_MAX = 4096
+READ = ("state", "code", "iss", "error")
+"""The parameters that anything is decided by; providers send others, which are not looked at."""
+_ERROR = re.compile(r"[a-z_]{1,40}")
+DENIALS = ("access_denied", "user_denied", "consent_required", "interaction_required")
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """Holds the answer of an authorization endpoint (RFC 6749, 4.1.2), as the browser brings it."""
+
+    state: str
+    code: str = field(default="", repr=False)
+    issuer: str = ""
+    error: str = ""
+
+
+def read_callback(query: Iterable[tuple[str, str]]) -> Callback:
+    """
+    Read the parameters of a callback.
+
+    Raises: ConsentFailed: there is no state as we make them, or a parameter is there twice.
+    """
+    found: dict[str, str] = {}
+    for name, value in query:
+        if name in READ:
+            if name in found:  # RFC 6749, 3.1; else two readers could take two of them
+                raise ConsentFailed("unknown_browser", f"{name} is given twice")
+            found[name] = value
+    state = found.get("state", "")
+    if not STATE.fullmatch(state):
+        raise ConsentFailed("unknown_browser", "there is no state of ours")
+    return Callback(state, found.get("code", ""), found.get("iss", ""), found.get("error", ""))
+
+
+def code_of(callback: Callback, visit: Visit, others: Collection[str], now_ms: int) -> str:
+    """
+    Return the code that a callback brings for its visit.
+
+    ``others``: the issuers of other providers. Raises: ConsentFailed: it comes too late or from
+    somebody else, or brings none.
+    """
+    if visit.until_ms <= now_ms:
+        raise ConsentFailed("expired")
+    _check_issuer(callback.issuer, visit, others)
+    if callback.error:
+        word = callback.error if _ERROR.fullmatch(callback.error) else "an odd error"
+        raise ConsentFailed("denied" if callback.error in DENIALS else "provider_error", word)
+    code = callback.code
+    if not 0 < len(code) <= CODE_CHARS_MAX or not code.isascii() or not code.isprintable():
+        raise ConsentFailed("no_code")
+    return code
+
+
+def _check_issuer(said: str, visit: Visit, others: Collection[str]) -> None:
+    """Refuse the answer of another provider than was asked (mix-up; RFC 9207, 2.4)."""
+    if not said and visit.says_issuer:
+        raise ConsentFailed("wrong_issuer", "it names no issuer, and its metadata say that it does")
+    if said and (said != visit.issuer if visit.issuer else said in others):
+        raise ConsentFailed("wrong_issuer", "it names another issuer")
