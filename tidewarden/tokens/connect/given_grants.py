@@ -13,7 +13,7 @@ from tidewarden.clock import sleep
 from tidewarden.config.load import Provider
 from tidewarden.tokens.journal.journal_records import JournalConsent
 from tidewarden.tokens.shared_parts import SharedParts
-from tidewarden.tokens.vault.vault import Place
+from tidewarden.tokens.vault.vault import Place, Unsealable
 from tidewarden.tokens.verbs.grants import Grants, NotPut
 
 from .claims import DONE, Claim, Claims
@@ -128,7 +128,9 @@ class GivenGrants:
                 # The others would wait as long, and hear the same.
                 log.warning("%d consents wait in the journal: %s", len(consents), error)
                 return
-            except (errors.Error, msgspec.DecodeError) as error:
+            except (Unsealable, msgspec.DecodeError) as error:
+                self._complain(consent, str(error))
+            except errors.Error as error:
                 held.add(account)
                 self._complain(consent, str(error))
 

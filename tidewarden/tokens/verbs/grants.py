@@ -448,12 +448,12 @@ def _displaced(
         # A store that has lost its accounts has lost the floor, too.
         if last is None or reading.floor <= last:
             return None
-        which = "it was" if before else "an account of its shard, perhaps it, was"
+        which = "the account was" if before else "an account of its shard, perhaps this one, was"
         return NotPut("not_stored", f"{which} deleted meanwhile")
     if old.grant != before:
-        return NotPut("not_stored", "it has got another grant meanwhile")
+        return NotPut("not_stored", "the account has got another grant meanwhile")
     if subject and old.details.subject not in ("", subject):
-        return NotPut("other_subject", "it is known as somebody else's by now")
+        return NotPut("other_subject", "the account is known as somebody else's by now")
     return None
 
 
