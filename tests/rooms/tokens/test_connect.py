@@ -424,6 +424,44 @@ async def test_a_provider_that_was_put_is_sent_no_code_of_another(
         assert evil.forms[0]["redirect_uri"] == own
 
 
+async def test_parameters_that_come_twice_are_refused(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link())
+        for more in ("&code=x", f"&state={query_of(back)['state']}", "&iss=a&iss=b"):
+            assert (await browser.open(back + more))[0] == 400
+        assert there.forms == []
+        assert (await made.told(browser, f"{back}&hd=a&hd=b"))["result"] == "connected"
+
+
+# --- links
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://evil.example/connected",
+        "https://app.example.com/connected/../x",
+        "https://app.example.com@evil.example/connected",
+        "//evil.example",
+        "javascript:alert(1)",
+        "https://app.example.com/connected?result=connected",
+    ],
+)
+async def test_a_link_leads_to_no_address_that_is_not_allowed(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, address: str
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        path = "/v1/tokens/p/ada/connect"
+        status, found = await made.doors[0].call(
+            "POST", path, {"return_to": address}, headers=bearer()
+        )
+        assert (status, found["error"]) == (400, "BADARG")
+        assert "the return address" in found["message"]
+
+
 @pytest.mark.parametrize("when", ["opened", "back"])
 async def test_another_provider_of_the_same_name_is_sent_nobody_and_no_code(
     valkey: Any,
@@ -462,44 +500,6 @@ async def test_another_provider_of_the_same_name_is_sent_nobody_and_no_code(
             assert (await made.told(browser, back))["error"] == "refused", "it was sent this time"
         assert evil.forms == []
         assert "the provider of that name is another by now" in caplog.text
-
-
-async def test_parameters_that_come_twice_are_refused(
-    valkey: Any, tmp_path: Path, there: ConsentingProvider
-) -> None:
-    async with place(valkey, tmp_path, there) as made:
-        browser = made.browser()
-        back = await made.left(browser, await made.link())
-        for more in ("&code=x", f"&state={query_of(back)['state']}", "&iss=a&iss=b"):
-            assert (await browser.open(back + more))[0] == 400
-        assert there.forms == []
-        assert (await made.told(browser, f"{back}&hd=a&hd=b"))["result"] == "connected"
-
-
-# --- links
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "https://evil.example/connected",
-        "https://app.example.com/connected/../x",
-        "https://app.example.com@evil.example/connected",
-        "//evil.example",
-        "javascript:alert(1)",
-        "https://app.example.com/connected?result=connected",
-    ],
-)
-async def test_a_link_leads_to_no_address_that_is_not_allowed(
-    valkey: Any, tmp_path: Path, there: ConsentingProvider, address: str
-) -> None:
-    async with place(valkey, tmp_path, there) as made:
-        path = "/v1/tokens/p/ada/connect"
-        status, found = await made.doors[0].call(
-            "POST", path, {"return_to": address}, headers=bearer()
-        )
-        assert (status, found["error"]) == (400, "BADARG")
-        assert "the return address" in found["message"]
 
 
 async def test_an_address_that_is_allowed_no_more_is_not_opened(

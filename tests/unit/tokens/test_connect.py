@@ -10,7 +10,7 @@ import pytest
 from support.providers.consenting_provider import unsigned
 from support.tokens import harness
 
-from tidewarden.config.egress import reach_of
+from tidewarden.config.egress import Reach
 from tidewarden.tokens.accounts.names import parse_grant
 from tidewarden.tokens.connect.authorization_request import (
     address_with,
@@ -305,7 +305,7 @@ def test_a_provider_is_known_by_its_addresses_its_client_and_who_set_it() -> Non
         {"consent_issuer": "https://p.example"},
         {"authorization_url": "https://q.example/auth"},
         {"par_url": "https://p.example/par"},
-        {"reach": reach_of(("10.0.0.0/8",), ())},
+        {"reach": Reach()},
     ]
     digests = {settings_digest(replace(PROVIDER, **change)) for change in changes}
     assert len({own} | digests) == len(changes) + 1
