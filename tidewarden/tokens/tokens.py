@@ -348,7 +348,7 @@ class Tokens:
         return {
             **self.counts.figures(),
             **pool_figures(self._pools),
-            "journal_pending": len(self._journal.pending()),
+            "journal_pending": len(self._journal.pending()) + len(self._journal.consents()),
             "journal_unreadable": self.unreadable,
             "journal_writable": int(not self._journal.fault),
             "journal_damaged_bytes": self._journal.damaged_bytes,

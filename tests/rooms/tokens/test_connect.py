@@ -142,6 +142,31 @@ async def test_the_same_link_way_mends_a_dead_account(
         assert {*kinds[1:]} == {("account.recovered", None), ("account.connected", "renewed")}
 
 
+async def test_nobody_sees_whose_account_it_is(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    async with place(valkey, tmp_path, there) as made:
+        assert (await made.consent("p/ada@example.com"))["result"] == "connected"
+        await made.browser().open(f"{PUBLIC}/v1/connect/p/eve@example.com?link=x")
+        tables = made.traffic.harvest()
+        keys = [key for entries in tables.by.values() for key, *_ in entries.entries()]
+        assert ("T.CONNECT",) in keys
+        assert "example.com" not in str(keys)
+
+
+def slow_answer(there: ConsentingProvider) -> asyncio.Event:
+    """Have the next code answered when the event is set."""
+    held = asyncio.Event()
+
+    async def slowly(request: Any, by: Any, code: str) -> Any:
+        by.forms.pop()
+        await held.wait()
+        return await by.token(request)
+
+    there.faults.append(slowly)
+    return held
+
+
 # --- hostile callbacks
 
 
@@ -216,8 +241,65 @@ async def test_many_callbacks_at_once_send_one_code(
         results = await asyncio.gather(*(made.told(one, back) for one in browsers))
         ended = {one.get("error", one["result"]) for one in results}
         assert "connected" in ended
-        assert ended <= {"connected", "replayed"}
+        assert ended <= {"connected", "pending"}
         assert len(there.forms) == 1
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_a_page_that_is_loaded_again_too_early_is_not_told_that_it_failed(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, nodes: int
+) -> None:
+    held = slow_answer(there)
+    async with place(valkey, tmp_path, there, *("n0", "n1")[:nodes]) as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link())
+        asking = asyncio.create_task(made.told(browser, back))
+        await harness.eventually(lambda: not there.faults)
+        again = asyncio.create_task(made.told(browser, back))
+        if nodes == 2:  # the next node knows no more than that it is under way
+            assert (await again)["result"] == "pending"
+            held.set()
+        else:
+            await asyncio.wait([again], timeout=0.2)
+            assert not again.done()
+            held.set()
+            assert (await again)["result"] == "connected"
+        assert (await asking)["result"] == "connected"
+        assert len(there.forms) == 1
+        assert len(made.noted) == 1
+
+
+async def test_a_node_that_died_with_a_code_under_way_leaves_nobody_waiting(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place(valkey, tmp_path, there, timeout_s=0.2) as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link())
+        state, kept = query_of(back)["state"], dict(browser.cookies)
+        link = sealed_visits.Link("another", 0, "", "", {}, "")
+        store = claims.Claims(accounts_of(made.tokens).script, connecting.VISIT_S * 1000)
+        await store.use_up(state, link, 0.2)
+        assert (await made.told(browser, back))["result"] == "pending"
+        assert browser.cookies == kept, "the browser may ask again"
+        monkeypatch.setattr(claims, "SLACK_MS", -1_000_000)
+        assert (await made.told(browser, back))["error"] == "replayed"
+        assert there.forms == []
+
+
+async def test_new_settings_cut_off_no_consent(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    held = slow_answer(there)
+    async with place(valkey, tmp_path, there) as made:
+        browser = made.browser()
+        back = await made.left(browser, await made.link())
+        asking = asyncio.create_task(made.told(browser, back))
+        await harness.eventually(lambda: not there.faults)
+        before = made.doors[0].transports()
+        made.doors[0].server.reload(["admin"])
+        assert [one.is_closing() for one in before] == [False]
+        held.set()
+        assert (await asking)["result"] == "connected"
 
 
 async def test_one_users_callback_is_nothing_in_anothers_browser(
@@ -380,6 +462,46 @@ async def test_a_link_leads_to_no_address_that_is_not_allowed(
         assert "the return address" in found["message"]
 
 
+@pytest.mark.parametrize("when", ["opened", "back"])
+async def test_another_provider_of_the_same_name_is_sent_nobody_and_no_code(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    when: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def settings(by: ConsentingProvider, **more: str) -> bytes:
+        chosen = {
+            "token_url": by.token_url,
+            "authorization_url": by.authorization_url,
+            "client_id": "c0",
+            "client_secret": "cl-secret",
+            "rotation": "rolling",
+        }
+        return json.dumps(chosen | more).encode()
+
+    async with consenting_provider() as evil, place(valkey, tmp_path, there) as made:
+        put = made.tokens.stored_providers.put
+        await put("shop", settings(there))
+        browser, link = made.browser(), await made.link("shop/ada")
+        if when == "opened":
+            await put("shop", settings(evil))
+            status, page = await browser.open(link)
+            assert (status, "not one of ours" in page) == (400, True)
+        else:
+            back = await made.left(browser, link)
+            kept = dict(browser.cookies)
+            await put("shop", settings(evil))
+            assert (await made.told(browser, back))["error"] == "link_invalid"
+            await put("shop", settings(there, client_secret="other"))
+            browser.cookies = kept
+            assert (await made.told(browser, back))["error"] == "refused", "it was sent this time"
+        assert evil.forms == []
+        assert "the provider of that name is another by now" in caplog.text
+
+
 async def test_an_address_that_is_allowed_no_more_is_not_opened(
     valkey: Any, tmp_path: Path, there: ConsentingProvider
 ) -> None:
@@ -500,10 +622,15 @@ async def test_a_browser_keeps_a_few_visits(
     """Its cookies have to fit into the head of its next request."""
     async with place(valkey, tmp_path, there) as made:
         browser, link = made.browser(), await made.link()
-        for _ in range(9):
-            back = await made.left(browser, link)
-            assert len(browser.cookies) <= 4
-        assert (await made.told(browser, back))["result"] == "connected"
+        backs = []
+        for number in range(9):
+            backs.append(await made.left(browser, link))
+            assert len(browser.cookies) == min(number + 1, 4)
+        for back in backs[:-4]:
+            assert (await browser.open(back))[0] == 400
+        assert (await made.told(browser, backs[-4]))["result"] == "connected"
+        for back in backs[-3:]:
+            assert (await made.told(browser, back))["error"] == "link_used"
 
 
 @pytest.mark.parametrize(
@@ -537,6 +664,58 @@ async def test_nobody_consents_where_it_is_not_set_up(
     async with place(valkey, tmp_path, there, connect=Connect()) as made:
         with pytest.raises(BadArg, match=r"connect\.url is not set"):
             await made.link(return_to="")
+
+
+async def test_a_node_without_the_address_of_others_sends_nobody_on(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with place(valkey, tmp_path, there, "n0", "n1") as made:
+        browser, link = made.browser(), await made.link()
+        back = await made.left(browser, link)  # by the first node; the second is asked next
+        made.sides[1].tokens.connecting.settings = Connect()
+        assert (await browser.open(back))[0] == 503
+        assert caplog.text.count("connect.url is not set") == 1
+        assert (await made.told(browser, back))["result"] == "connected"
+        late = made.browser()  # it begins at the second
+        assert (await late.open(link))[0] == 503
+        assert caplog.text.count("connect.url is not set") == 2
+
+
+async def test_a_visit_that_no_browser_could_keep_is_not_begun(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account, scope = "p/" + "a" * 200, "x" * 900
+    issuer = f"https://{'i' * 900}.example"
+    async with place(valkey, tmp_path, there, consent_issuer=issuer) as made:
+        for chars in range(0, 1500, 100):
+            try:
+                link = await made.link(account, scope=scope, return_to=f"{APP}?{'y' * chars}")
+            except BadArg:
+                break
+            browser = made.browser()
+            back = await made.left(browser, link)
+            assert (await made.told(browser, back))["result"] == "connected", chars
+        assert chars > 0
+        link = await made.link()
+        monkeypatch.setattr(connecting, "VISIT_CHARS_MAX", 100)
+        status, _ = await made.browser().open(link)
+        assert status == 400
+        with pytest.raises(BadArg, match="too long together"):
+            await made.link()
+
+
+async def test_why_a_link_leads_nowhere_is_in_the_log_and_strangers_are_not(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with place(valkey, tmp_path, there, par_url=f"{there.url}/token") as made:
+        browser = made.browser()
+        assert (await browser.open(await made.link()))[0] == 502
+        assert "a consent cannot go on: provider_error (its pushed request" in caplog.text
+        caplog.clear()
+        await browser.open(f"{PUBLIC}/v1/connect/p/ada?link=xyz")
+        await browser.open(f"{PUBLIC}/v1/connect/callback?state={'A' * 32}&code=a&code=b")
+        assert "a consent" not in caplog.text
 
 
 # --- answers of the provider
@@ -792,14 +971,7 @@ async def test_a_journal_that_takes_nothing_keeps_a_code_from_being_sent(
 async def test_a_browser_that_goes_away_loses_nothing(
     valkey: Any, tmp_path: Path, there: ConsentingProvider
 ) -> None:
-    held = asyncio.Event()
-
-    async def slowly(request: Any, by: Any, code: str) -> Any:
-        by.forms.pop()
-        await held.wait()
-        return await by.token(request)
-
-    there.faults.append(slowly)
+    held = slow_answer(there)
     async with place(valkey, tmp_path, there) as made:
         browser = made.browser()
         back = await made.left(browser, await made.link())

@@ -38,7 +38,7 @@ async def test_the_journal_goes_along(node: Any, tmp_path: Path) -> None:
     raw = vault.seal(b"<html>", Place("p", "b", "raw", 1, 1))
     await journal.add_raw(QUEUE, "b", 1, 1, 5, raw, vault.wrapped_key(raw))
     given = vault.seal(b"{}", Place("p", "c", "consent", 4, 0))
-    await journal.add_consent(QUEUE, "c", 4, given, ("s", "l"), vault.wrapped_key(given))
+    await journal.add_consent(QUEUE, "c", (4, 2), given, ("s", "l"), vault.wrapped_key(given))
     await vault.add_data_key(vault.next_id())
     await reseal_journal(journal, vault)
     await journal.close()

@@ -19,8 +19,9 @@ def empty(desk: Any) -> None:
 
 
 def claim(desk: Any, state: str, link: str = "l:1", keep_ms: int = KEEP_MS) -> list[bytes]:
-    found: list[bytes] = desk.run("tokens.connect_claim", state, link, keep_ms, MOST)
-    return found
+    *found, age_ms = desk.run("tokens.connect_claim", state, link, keep_ms, MOST)
+    assert age_ms == 0 or found[0] == b"USED"
+    return list(found)
 
 
 def end(desk: Any, state: str, said: str, link: str = "l:1") -> int:
@@ -39,6 +40,16 @@ def test_a_state_is_used_up_once_and_tells_how_it_ended(desk: Any) -> None:
     assert end(desk, "s:1", "denied") == 1
     assert claim(desk, "s:1") == [b"USED", b"denied"]
     assert claim(desk, "s:2") == [b"NEW", b""]
+
+
+def test_it_is_known_how_long_ago_a_state_was_used_up(desk: Any) -> None:
+    claim(desk, "s:1")
+    desk.now += 1234
+    assert desk.run("tokens.connect_claim", "s:1", "l:1", KEEP_MS, MOST) == [b"USED", b"", 1234]
+    end(desk, "s:1", "denied")
+    desk.now += 1
+    found = desk.run("tokens.connect_claim", "s:1", "l:1", KEEP_MS, MOST)
+    assert found == [b"USED", b"denied", 1235]
 
 
 def test_a_link_serves_until_one_of_its_states_is_done(desk: Any) -> None:

@@ -17,7 +17,9 @@ from support.inspect import accounts_of
 from support.providers.consenting_provider import Browser, ConsentingProvider, query_of
 from support.tokens import harness
 
+from tidewarden.clock import SystemClock
 from tidewarden.config.load import Connect, Tokens
+from tidewarden.server.traffic.recorder import Recorder
 
 PUBLIC = "https://auth.example.com"
 APP = "https://app.example.com/connected"
@@ -35,6 +37,8 @@ class Place:
     doors: list[HttpDoor]
     client: aiohttp.ClientSession
     noted: list[tuple[str, ...]] = field(default_factory=list)
+    traffic: Recorder = field(default_factory=lambda: Recorder(SystemClock()))
+    """Of all nodes together."""
     browsers: int = 0
 
     @property
@@ -119,7 +123,11 @@ async def place(
                     valkey, folder / name, chosen, name, sections=sections, more=more, go=go
                 )
             )
-            rooms = {"tokens": side.tokens, "audit": Noting(made.noted)}
+            rooms = {
+                "tokens": side.tokens,
+                "audit": Noting(made.noted),
+                "traffic": made.traffic,
+            }
             door = http_door(side.queues, users=(doubles.ADMIN,), rooms=rooms)
             made.sides.append(side)
             made.doors.append(await stack.enter_async_context(door))

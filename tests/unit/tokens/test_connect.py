@@ -10,6 +10,7 @@ import pytest
 from support.providers.consenting_provider import unsigned
 from support.tokens import harness
 
+from tidewarden.config.egress import Reach
 from tidewarden.tokens.accounts.names import parse_grant
 from tidewarden.tokens.connect.authorization_request import (
     address_with,
@@ -19,9 +20,11 @@ from tidewarden.tokens.connect.authorization_request import (
     wants_identity,
 )
 from tidewarden.tokens.connect.callback import code_of, read_callback
+from tidewarden.tokens.connect.claims import Claims
 from tidewarden.tokens.connect.device_codes import DeviceCode, poll_of, read_device_code
 from tidewarden.tokens.connect.granted import check_scope, pair_of, put_fields, subject_of
 from tidewarden.tokens.connect.id_token import fault_of, read_id_token
+from tidewarden.tokens.connect.link_checks import settings_digest
 from tidewarden.tokens.connect.outcomes import ENDINGS, ConsentFailed
 from tidewarden.tokens.connect.sealed_visits import Link, Visit
 from tidewarden.tokens.provider.token_response import (
@@ -277,6 +280,35 @@ def test_what_is_put() -> None:
     told = put_fields(pair, "read write", {}, "", 5000)
     assert told["scope"] == "read write"
     assert not told.keys() & {"subject", "parameters", "expires_at_ms", "consent_expires_ms"}
+
+
+async def test_a_link_is_remembered_for_its_longest_life_whatever_a_clock_says() -> None:
+    asked = []
+
+    async def script(_name: str, _queue: str, _shard: int, args: Any) -> list[Any]:
+        asked.append(args)
+        return [b"NEW", b"", 0]
+
+    over = Link("l", 0, "", "", {}, "")
+    state, link = await Claims(script, 900_000).use_up(STATE, over, 20.0)
+    assert asked[0][:2] == (state, link)
+    assert asked[0][2] > 86_400_000 + 900_000
+
+
+def test_a_provider_is_known_by_its_addresses_its_client_and_who_set_it() -> None:
+    own = settings_digest(PROVIDER)
+    assert settings_digest(replace(PROVIDER, consent_scope="x", timeout_s=1.0)) == own
+    changes: list[dict[str, Any]] = [
+        {"client_id": "c1"},
+        {"token_url": "https://q.example/token"},
+        {"issuer": "https://p.example"},
+        {"consent_issuer": "https://p.example"},
+        {"authorization_url": "https://q.example/auth"},
+        {"par_url": "https://p.example/par"},
+        {"reach": Reach()},
+    ]
+    digests = {settings_digest(replace(PROVIDER, **change)) for change in changes}
+    assert len({own} | digests) == len(changes) + 1
 
 
 def test_nothing_that_is_shown_has_a_secret() -> None:

@@ -334,14 +334,16 @@ async def test_what_a_thread_that_has_ended_does_not_write_is_told(
 async def test_what_was_given_for_a_consent_is_there_until_it_is_stored(tmp_path: Path) -> None:
     journal = opened(tmp_path / "j")
     answer = await add(journal, "a")
-    first = await journal.add_consent("q", "a", 0, b"sealed-1", ("s:1", "l:1"), KEY)
-    second = await journal.add_consent("q", "b", 7, b"sealed-2", ("s:2", "l:2"), KEY)
+    first = await journal.add_consent("q", "a", (0, 3), b"sealed-1", ("s:1", "l:1"), KEY)
+    second = await journal.add_consent("q", "b", (7, 3), b"sealed-2", ("s:2", "l:2"), KEY)
     assert len({answer.number, first.number, second.number}) == 3
     assert "sealed" not in repr(first)
+    assert [(one.before, one.floor) for one in (first, second)] == [(0, 3), (7, 3)]
     again = opened(tmp_path / "j")  # As after a kill: nothing was closed.
     assert again.consents() == [first, second]
     assert again.pending() == [answer]
     again.stored(first)
+    assert (again.waits(first), again.waits(second)) == (False, True)
     await again.close()
     last = opened(tmp_path / "j")
     assert last.consents() == [second]
@@ -356,6 +358,6 @@ async def test_a_consent_that_is_not_written_is_in_memory(tmp_path: Path) -> Non
     (tmp_path / "j.new").mkdir()
     journal.fault = "a write failed"  # so that the file begins anew, which the folder forbids
     with pytest.raises(OSError, match="j"):
-        await journal.add_consent("q", "a", 0, b"sealed", ("s", "l"), KEY)
+        await journal.add_consent("q", "a", (0, 0), b"sealed", ("s", "l"), KEY)
     (found,) = journal.consents()
     assert found.claim == ("s", "l")

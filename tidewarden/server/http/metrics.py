@@ -254,7 +254,9 @@ HELP = {
     "tidewarden_tokens_intents_stored": (
         f"Refreshes that are under way, or of which nobody knows what became {CLUSTER}"
     ),
-    "tidewarden_tokens_journal_pending": "Answers in this node's journal that are not stored yet",
+    "tidewarden_tokens_journal_pending": (
+        "Answers in this node's journal that are not stored yet, those to consents included"
+    ),
     "tidewarden_scrape_complete": (
         "1: all that the store knows of it is here; 0: some is missing, for the store did not"
         " answer in time"

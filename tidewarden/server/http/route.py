@@ -75,6 +75,7 @@ class Route(Generic[Owner]):
         verb: the one that does the same, whose permission the route needs; empty: open to all.
         handler: a method of the owner of the table.
         reads: whether it changes nothing, so that it may be cut off when its user's rights change.
+        changes: whether a GET changes something all the same, so that it may not.
         head: whether HEAD is answered.
         query: the parameters, as a struct whose fields all have defaults.
         body: what is sent, as a struct or a union of them; bytes: as it is.
@@ -100,6 +101,7 @@ class Route(Generic[Owner]):
     verb: str
     handler: Callable[[Owner, web.Request], Awaitable[web.StreamResponse]]
     reads: bool = False
+    changes: bool = False
     head: bool = True
     query: type[msgspec.Struct] | None = None
     body: Any = None

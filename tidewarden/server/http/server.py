@@ -435,7 +435,9 @@ class OpenRequests:
 def changes_nothing(request: web.Request) -> bool:
     """Return whether a request may be cut off at any time."""
     route = route_of(request)
-    return request.method in ("GET", "HEAD") or (route is not None and route.reads)
+    if request.method in ("GET", "HEAD"):
+        return route is None or not route.changes
+    return route is not None and route.reads
 
 
 def _rights(request: web.Request) -> Rights:

@@ -32,9 +32,9 @@ from .callback import Callback, code_of, read_callback
 from .claims import STATES_MAX, Claims
 from .given_grants import GivenGrants
 from .granted import check_scope, pair_of, put_fields, subject_of
-from .link_checks import check_connectable, check_parameters, check_scope_text
+from .link_checks import check_connectable, check_parameters, check_scope_text, settings_digest
 from .outcomes import ConsentFailed
-from .sealed_visits import LINK_CHARS_MAX, Link, SealedVisits, Visit
+from .sealed_visits import LINK_CHARS_MAX, VISIT_CHARS_MAX, Link, SealedVisits, Visit
 
 log = logging.getLogger("tidewarden.tokens")
 
@@ -42,6 +42,8 @@ VISIT_S = 900
 """How long a browser may be at the provider."""
 STOP_S = 13.0
 """How long a node that stops waits for codes that are under way."""
+VERIFIER_BYTES, NONCE_BYTES = 32, 16
+NO_URL = "connect.url is not set in the configuration of this node"
 OWN_PATH = "callback"
 PUSHES_KEPT = 1_000
 """Links of which it is remembered how many requests were pushed for them."""
@@ -94,9 +96,10 @@ class Connecting:
         self._endpoint = shared.endpoint
         self._clock = shared.clock
         self._sealed = SealedVisits(shared.vault, shared.clock)
-        self._claims = Claims(shared.accounts.script, shared.clock, VISIT_S * 1000)
+        self._claims = Claims(shared.accounts.script, VISIT_S * 1000)
         self.given = GivenGrants(shared, grants, self._claims)
-        self._under_way: set[asyncio.Task[tuple[str, bool]]] = set()
+        self._under_way: dict[str, asyncio.Task[tuple[str, bool]]] = {}
+        """What is done for browsers that came back, by their states."""
         self._pushes: dict[str, int] = {}
         """How many requests were pushed for each link, the latest at the end."""
 
@@ -127,9 +130,12 @@ class Connecting:
         scope = check_scope_text(scope or provider.consent_scope)
         own = await check_parameters(self._accounts, provider, queue, name, parameters)
         until_ms = self._clock.unix_ms() + int(self.settings.link_s * 1000)
-        link = Link(secrets.token_urlsafe(9), until_ms, return_to, scope, own, user)
+        digest = settings_digest(provider)
+        link = Link(secrets.token_urlsafe(9), until_ms, return_to, scope, own, user, digest)
         text = await self._sealed.seal_link(provider.name, name, link)
-        if len(text) > LINK_CHARS_MAX:
+        visit = self._visit(placeholders.filled(provider, own), name, link, says_issuer=True)
+        kept = await self._sealed.seal_visit("", visit)
+        if len(text) > LINK_CHARS_MAX or len(kept) > VISIT_CHARS_MAX:
             raise errors.BadArg("return address, scope and parameters are too long together")
         base = self.settings.url.rstrip("/")
         path = f"/v1/connect/{provider.name}/{quote(name, safe='')}"
@@ -138,9 +144,7 @@ class Connecting:
     def _check(self, provider: Provider, return_to: str) -> None:
         """Check that a person can consent at the provider. Raises: BadArg."""
         if not self.settings.url:
-            raise errors.BadArg(
-                "nobody can consent here: connect.url is not set in the configuration of this node"
-            )
+            raise errors.BadArg(f"nobody can consent here: {NO_URL}")
         check_connectable(provider)
         if not (provider.authorization_url or provider.issuer):
             raise errors.BadArg(
@@ -165,7 +169,9 @@ class Connecting:
         except errors.BadArg:
             raise ConsentFailed("link_invalid") from None
         link = await self._sealed.open_link(provider_name, name, text)
-        provider, _, _ = self._found(provider_name, name, link.parameters)
+        if not self.settings.url:
+            raise ConsentFailed("unavailable", NO_URL)
+        provider, _, _ = self._found(provider_name, name, link)
         try:
             endpoints = await self._endpoint.consent_endpoints(provider)
         except NotFoundError as error:
@@ -173,27 +179,30 @@ class Connecting:
         if not endpoints.authorization:
             raise ConsentFailed("unavailable", "its metadata name no authorization_endpoint")
         state = secrets.token_urlsafe(24)
-        verifier = secrets.token_urlsafe(32) if provider.pkce else ""
-        nonce = secrets.token_urlsafe(16) if wants_identity(link.scope) else ""
-        redirect_uri = self._redirect_uri(provider)
+        visit = self._visit(provider, name, link, says_issuer=endpoints.says_issuer)
+        kept = await self._sealed.seal_visit(state, visit)
+        if len(kept) > VISIT_CHARS_MAX:  # this node's settings are longer than the link's
+            raise ConsentFailed("link_invalid", "its visit is too long for a browser to keep")
         members: Mapping[str, str] = request_members(
-            provider, redirect_uri, link.scope, state, verifier, nonce
+            provider, visit.redirect_uri, link.scope, state, visit.verifier, visit.nonce
         )
         if endpoints.pushed:
             members = await self._pushed(provider, endpoints.pushed, members, link)
-        visit = Visit(
-            provider_name,
+        return Departure(address_with(endpoints.authorization, members), state, kept)
+
+    def _visit(self, provider: Provider, name: str, link: Link, *, says_issuer: bool) -> Visit:
+        """Return a new visit of a browser that has opened the link."""
+        return Visit(
+            provider.name,
             name,
             link,
             self._clock.unix_ms() + VISIT_S * 1000,
-            redirect_uri,
-            verifier,
-            nonce,
+            self._redirect_uri(provider),
+            secrets.token_urlsafe(VERIFIER_BYTES) if provider.pkce else "",
+            secrets.token_urlsafe(NONCE_BYTES) if wants_identity(link.scope) else "",
             provider.issuer or provider.consent_issuer,
-            endpoints.says_issuer,
+            says_issuer,
         )
-        kept = await self._sealed.seal_visit(state, visit)
-        return Departure(address_with(endpoints.authorization, members), state, kept)
 
     def _redirect_uri(self, provider: Provider) -> str:
         """
@@ -205,19 +214,21 @@ class Connecting:
         own = f"/{provider.name}" if provider.reach is not None else ""
         return f"{self.settings.redirect_uri}{own}"
 
-    def _found(
-        self, provider_name: str, name: str, parameters: Mapping[str, str]
-    ) -> tuple[Provider, str, str]:
+    def _found(self, provider_name: str, name: str, link: Link) -> tuple[Provider, str, str]:
         """
         Return the provider with the account's parameters, its queue, and the account's name.
 
-        Raises: ConsentFailed: the provider is gone, or takes the parameters no more.
+        Raises: ConsentFailed: the provider is gone, is another by now, or takes the parameters no
+        more.
         """
         try:
             provider, queue, _ = self._directory.account(f"{provider_name}/{name}")
-            return placeholders.filled(provider, parameters), queue, name
+            filled = placeholders.filled(provider, link.parameters)
         except (errors.NotFound, errors.BadArg) as error:
             raise ConsentFailed("link_invalid", str(error)) from None
+        if link.settings != settings_digest(provider):
+            raise ConsentFailed("link_invalid", "the provider of that name is another by now")
+        return filled, queue, name
 
     async def _pushed(
         self, provider: Provider, url: str, members: Mapping[str, str], link: Link
@@ -258,12 +269,18 @@ class Connecting:
         """
         callback = read_callback(query)
         visit = await self._sealed.open_visit(callback.state, kept(callback.state))
+        if not self.settings.url:
+            raise ConsentFailed("unavailable", NO_URL)
         came_to = f"{self.settings.redirect_uri}{'/' * bool(provider)}{provider}"
-        # Whatever becomes of the browser, a code that was sent is put to its use.
-        work = asyncio.create_task(self._ended(callback, visit, came_to), name="a consent")
-        self._under_way.add(work)
-        work.add_done_callback(self._under_way.discard)
+        work = self._under_way.get(callback.state)
+        again = work is not None  # the browser asks once more before it was answered
+        if work is None:
+            # Whatever becomes of the browser, a code that was sent is put to its use.
+            work = asyncio.create_task(self._ended(callback, visit, came_to), name="a consent")
+            self._under_way[callback.state] = work
+            work.add_done_callback(lambda _: self._under_way.pop(callback.state))
         word, fresh = await asyncio.shield(work)
+        fresh = fresh and not again
         return_to = visit.link.return_to
         if not return_addresses.is_allowed(return_to, self.settings.return_to):
             return_to = ""
@@ -291,10 +308,10 @@ class Connecting:
 
         Raises: ConsentFailed, and what the store raises before the state is used up.
         """
-        provider, queue, name = self._found(visit.provider, visit.account, visit.link.parameters)
+        provider, queue, name = self._found(visit.provider, visit.account, visit.link)
         reading = await self._accounts.get(queue, name)
         await self.given.ready()
-        claim = await self._claims.use_up(callback.state, visit.link)
+        claim = await self._claims.use_up(callback.state, visit.link, provider.timeout_s)
         try:
             if came_to != visit.redirect_uri:
                 raise ConsentFailed("wrong_issuer", "it came back at another provider's address")
@@ -304,7 +321,8 @@ class Connecting:
             await self.given.note(claim, failed.word)
             raise
         before = reading.row.grant if reading.row is not None else 0
-        return await self.given.take_in(provider, queue, name, before, fields, claim)
+        at = provider, queue, name
+        return await self.given.take_in(*at, before, fields, claim, reading.floor)
 
     def _issuers_but(self, provider: Provider) -> frozenset[str]:
         """Return the issuers of all other providers."""
@@ -341,4 +359,4 @@ class Connecting:
     async def stop(self) -> None:
         """Wait for codes that are under way, in 13 s at most."""
         if self._under_way:
-            await asyncio.wait(self._under_way, timeout=STOP_S)
+            await asyncio.wait(self._under_way.values(), timeout=STOP_S)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from tidewarden import errors
 from tidewarden.config import placeholders
@@ -23,6 +26,20 @@ def check_connectable(provider: Provider) -> None:
         raise errors.BadArg(
             f"accounts of {provider.name} have clients of their own (account_secret): put them"
         )
+
+
+def settings_digest(provider: Provider) -> str:
+    """Return a digest of who the provider is: its addresses, our client there, who set them."""
+    told = (
+        provider.client_id,
+        provider.token_url,
+        provider.issuer,
+        provider.consent_issuer,
+        provider.authorization_url,
+        provider.par_url,
+        provider.reach is not None,
+    )
+    return hashlib.sha256(msgspec.json.encode(told)).hexdigest()[:16]
 
 
 def check_scope_text(scope: str) -> str:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 CONNECTED = "connected"
 PENDING = "pending"
-"""The provider has given a grant, and it is stored as soon as the store is back."""
+"""
+The provider has given a grant, and it is stored as soon as the store is back; or another node is
+about to say how it ended.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,9 @@ class PageText:
 
 ENDINGS = {
     CONNECTED: PageText(200, "The account is connected. You can close this window."),
-    PENDING: PageText(200, "The account is connected as soon as our store is back."),
+    PENDING: PageText(
+        202, "This takes a moment longer, and goes on by itself. You can close this window."
+    ),
     "link_invalid": PageText(
         400, "This link is not one of ours, or was changed. Ask for a new one."
     ),
@@ -47,7 +52,9 @@ ENDINGS = {
     "other_subject": PageText(
         409, "You signed in as somebody else than the account belongs to. Open the link again."
     ),
-    "not_stored": PageText(409, "What the provider gave does not fit this account."),
+    "not_stored": PageText(
+        409, "What the provider gave does not fit this account, or it has changed meanwhile."
+    ),
 }
 """By word."""
 

@@ -52,6 +52,8 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
     """Of the account, for its provider's placeholders."""
     user: str
     """Who made the link."""
+    settings: str = ""
+    """A digest of who its provider is: another one of that name is sent nobody, and no code."""
 
 
 class Visit(msgspec.Struct, frozen=True, array_like=True):

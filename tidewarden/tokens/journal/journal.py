@@ -160,6 +160,10 @@ class Journal:
         """Return what was given for consents and is not known to be in the store, oldest first."""
         return list(self._consents.values())
 
+    def waits(self, consent: JournalConsent) -> bool:
+        """Return whether what was given for a consent is still not known to be in the store."""
+        return consent.number in self._consents
+
     async def add_answer(
         self,
         queue: str,
@@ -206,7 +210,7 @@ class Journal:
         self,
         queue: str,
         account: str,
-        before: int,
+        before: tuple[int, int],
         body: bytes,
         claim: tuple[str, str],
         key: tuple[int, bytes],
@@ -214,10 +218,12 @@ class Journal:
         """
         Write down what was given for a consent; return when it is on disk.
 
-        Raises: OSError: the write failed. It is in :meth:`consents` all the same.
+        ``before`` holds the account's grant and its shard's floor. Raises: OSError: the write
+        failed. It is in :meth:`consents` all the same.
         """
         self._number += 1
-        consent = JournalConsent(self._number, queue, account, before, body, claim)
+        grant, floor = before
+        consent = JournalConsent(self._number, queue, account, grant, body, claim, floor)
         await self._append(consent, key)
         return consent
 

@@ -85,6 +85,8 @@ class JournalConsent(msgspec.Struct, frozen=True, array_like=True, tag="consent"
     """The fields of the put as JSON, sealed."""
     claim: tuple[str, str]
     """The state and the link that are used up with it."""
+    floor: int = 0
+    """The highest grant then of any account deleted from its shard: see ``AccountReading``."""
 
     def place(self, provider: str) -> Place:
         """Return what the fields of the put are sealed for."""

@@ -8,8 +8,8 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 the state's id  4 the link's id  5 ms for which both are remembered
 --         6 so many states a link may use up
--- RETURNS {'NEW', ''} | {'USED', what came of it} | {'DONE', ''}: the link has served its purpose
---         | {'SPENT', ''}: it has used up too many states
+-- RETURNS {'NEW', '', 0} | {'USED', what came of it, ms since it was used up} | {'DONE', '', 0}: the
+--         link has served its purpose | {'SPENT', '', 0}: it has used up too many states
 open()
 local claims, said = key('connect_claims'), key('connect_said')
 local state, link = ARGV[3], ARGV[4]
@@ -19,10 +19,13 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', claims, 0, text(now), 'LIMIT', 0
   redis.call('HDEL', said, id)
 end
 local known = redis.call('HGET', said, state)
-if known then return finish({ 'USED', known }) end
+if known then
+  local until_ms = tonumber(redis.call('ZSCORE', claims, state)) or now
+  return finish({ 'USED', known, math.max(0, now + keep_ms - until_ms) })
+end
 local used = redis.call('HGET', said, link) or '0'
-if used == 'done' then return finish({ 'DONE', '' }) end
-if tonumber(used) >= most then return finish({ 'SPENT', '' }) end
+if used == 'done' then return finish({ 'DONE', '', 0 }) end
+if tonumber(used) >= most then return finish({ 'SPENT', '', 0 }) end
 redis.call('HSET', said, state, '', link, text(tonumber(used) + 1))
 redis.call('ZADD', claims, text(now + keep_ms), state, text(now + keep_ms), link)
-return finish({ 'NEW', '' })
+return finish({ 'NEW', '', 0 })

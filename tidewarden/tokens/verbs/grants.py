@@ -58,6 +58,14 @@ class Put:
     """The state of the account now."""
 
 
+@dataclass(frozen=True, slots=True)
+class NotPut:
+    """Says why what was given for a consent is of no use to its account any more."""
+
+    word: Literal["not_stored", "other_subject"]
+    reason: str
+
+
 class Grants:
     """Puts grants, and deletes accounts."""
 
@@ -161,13 +169,18 @@ class Grants:
         queue: str,
         name: str,
         fields: Mapping[str, Any],
-        before: int | None = None,
-    ) -> Put | None:
+        before: int,
+        floor: int | None = None,
+    ) -> Put | NotPut:
         """
-        Put what the provider itself gave for a consent, always as a new grant, and tell of it.
+        Put what the provider itself gave for a consent, as a new grant, and tell of it.
 
-        ``before``: the grant that the account had then (0: there was none); where it has another
-        now, or is gone, nothing is put, and None returned. None: whatever there is.
+        Nothing is put where the account has another grant than it had ``before`` the code was sent
+        (0: there was none), or was deleted meanwhile; nor where it is there already.
+
+        ``floor``: the shard's of then (:class:`AccountReading`), for what may have been put before:
+        an account that was new then and has been deleted since is known by it, as far as that can
+        be known. None: this is the first try.
 
         Raises: BadArg: the fields do not fit the provider's settings. What the store raises.
         """
@@ -178,10 +191,13 @@ class Grants:
         for _ in range(PUT_TRIES_MAX):
             reading = await self._accounts.get(queue, name)
             old = reading.row
-            if before is not None and (old.grant if old is not None else 0) != before:
-                return None
-            base = (old.grant, old.generation) if old is not None else (reading.floor, 0)
             mark = self._mark(provider, name, grant, old)
+            if old is not None and old.grant != before and mark == old.origin:
+                state = account_state.state(old, reading.troubles, reading.now_ms)
+                return Put(old.generation, "same", state)
+            if (refused := _displaced(reading, before, floor, grant.subject)) is not None:
+                return refused
+            base = (old.grant, old.generation) if old is not None else (reading.floor, 0)
             row = self._new_row(provider, name, grant, base, reading.now_ms, mark)
             row = replace(row, details=self._details(provider, grant, reading))
             put = Put(
@@ -420,6 +436,25 @@ def _pair_of(fields: Mapping[str, Any]) -> tuple[bytes, int] | None:
     if isinstance(generation, bool) or not isinstance(generation, int) or generation < 0:
         raise errors.BadArg(f"{MARK_FIELDS[1]} is no whole number from 0")
     return mark, generation
+
+
+def _displaced(
+    reading: AccountReading, before: int, floor: int | None, subject: str
+) -> NotPut | None:
+    """Say why a consent is of no use to an account any more; None: it is (see ``put_consent``)."""
+    old = reading.row
+    if old is None:
+        last = before - 1 if before else floor
+        # A store that has lost its accounts has lost the floor, too.
+        if last is None or reading.floor <= last:
+            return None
+        which = "the account was" if before else "an account of its shard, perhaps this one, was"
+        return NotPut("not_stored", f"{which} deleted meanwhile")
+    if old.grant != before:
+        return NotPut("not_stored", "the account has got another grant meanwhile")
+    if subject and old.details.subject not in ("", subject):
+        return NotPut("other_subject", "the account is known as somebody else's by now")
+    return None
 
 
 def _given_up(reading: AccountReading) -> bool:

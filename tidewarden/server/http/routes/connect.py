@@ -37,6 +37,7 @@ GUARDS = {
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
 }
+TITLES = {200: "Connected", 202: "Not connected yet"}
 PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -63,14 +64,14 @@ class ConnectRoutes:
         try:
             departure = await self._connecting.begin(account, request.query.get("link", ""))
         except ConsentFailed as failed:
-            return _page(failed.word)
+            return _failed(failed)
         except Error as error:
             return _unavailable(error)
         response = _redirect(departure.location)
+        # Browsers send those first that they have had the longest (RFC 6265, 5.4).
         others = [name for name in request.cookies if self._is_ours(name)]
-        if len(others) >= COOKIES_MAX:
-            for name in others:
-                self._set(response, name, "", 0)
+        for name in others[: max(0, len(others) - COOKIES_MAX + 1)]:
+            self._set(response, name, "", 0)
         self._set(response, self._name(departure.state), departure.visit, VISIT_S)
         return response
 
@@ -79,14 +80,15 @@ class ConnectRoutes:
         try:
             arrival = await whole(self._finished(request))
         except ConsentFailed as failed:
-            return _page(failed.word)
+            return _failed(failed)
         except Error as error:
             return _unavailable(error)
         if arrival.return_to:
             response = _redirect(with_result(arrival.return_to, _result(arrival)))
         else:
             response = _page(arrival.word)
-        self._set(response, self._name(request.query.get("state", "")), "", 0)
+        if arrival.word != PENDING:  # else the browser may ask how it ended
+            self._set(response, self._name(request.query.get("state", "")), "", 0)
         return response
 
     async def _finished(self, request: web.Request) -> Arrival:
@@ -134,15 +136,23 @@ def _redirect(location: str) -> web.Response:
     return web.Response(status=302, headers={**GUARDS, "Location": location})
 
 
+def _failed(failed: ConsentFailed) -> web.Response:
+    """Return a page for a consent that cannot go on, and say why in the log."""
+    # A stranger's request is not told there, and has no reason or this word.
+    if failed.reason and failed.word != "unknown_browser":
+        log.warning("a consent cannot go on: %s (%s)", failed.word, failed.reason)
+    return _page(failed.word)
+
+
 def _page(word: str) -> web.Response:
     """Return a page that says how a consent ended."""
     ending = ENDINGS.get(word, ENDINGS["replayed"])  # a later version may have noted the word
-    title = "Connected" if ending.status == 200 else "Not connected"
+    title = TITLES.get(ending.status, "Not connected")
     text = PAGE.format(title=title, text=html.escape(ending.text))
     response = web.Response(
         status=ending.status, text=text, content_type="text/html", headers=GUARDS
     )
-    if ending.status != 200:
+    if ending.status not in TITLES:
         response[FAILED] = BadArg.code
     return response
 
@@ -165,9 +175,11 @@ ROUTES = (
         "/v1/connect/callback",
         "",
         ConnectRoutes.finish,
+        changes=True,
         head=False,
         answer=bytes,
         media="text/html",
+        counted="T.CONNECT",
         described=False,
     ),
     Route(
@@ -175,9 +187,11 @@ ROUTES = (
         "/v1/connect/callback/{provider}",
         "",
         ConnectRoutes.finish,
+        changes=True,
         head=False,
         answer=bytes,
         media="text/html",
+        counted="T.CONNECT",
         described=False,
     ),
     Route(
@@ -185,9 +199,11 @@ ROUTES = (
         "/v1/connect/{provider}/{account}",
         "",
         ConnectRoutes.begin,
+        changes=True,
         head=False,
         answer=bytes,
         media="text/html",
+        counted="T.CONNECT",
         described=False,
     ),
 )
