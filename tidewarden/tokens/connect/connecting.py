@@ -234,8 +234,7 @@ class Connecting:
         while len(self._pushes) >= PUSHES_KEPT:
             del self._pushes[next(iter(self._pushes))]
         self._pushes[link.id] = count
-        number = self._endpoint.credentials.order(provider)[0]
-        outcome = await self._endpoint.ask_beside(provider, url, members, number)
+        outcome = await self._endpoint.ask_beside(provider, url, members)
         if isinstance(outcome, HttpAnswer):
             uri = text_of_member(outcome, "request_uri") if outcome.status in (200, 201) else ""
             if uri:
