@@ -172,7 +172,7 @@ ROUTES = (
     ),
     Route(
         "GET",
-        "/v1/connect/callback/{provider}",
+        "/v1/connect/put-callback/{provider}",
         "",
         ConnectRoutes.finish,
         head=False,
