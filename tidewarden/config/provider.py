@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from urllib.parse import unquote_plus
 
 from .egress import PROXY_ALLOWED, Reach
 from .secret import Secret
@@ -77,7 +78,7 @@ CONSENT_RESERVED = (
     "request",
     "request_uri",
 )
-"""The same for ``authorization_parameters``."""
+"""The same for ``authorization_parameters``, and for the query of ``authorization_url``."""
 CLAIMS_RESERVED = ("iss", "sub", "aud", "exp", "iat", "jti")
 
 
@@ -407,3 +408,19 @@ def queue_of(provider: str, client_id: str) -> str:
         else:
             coded.extend(f"_x{byte:02X}" for byte in char.encode())
     return f"{QUEUE_PREFIX}{provider}:{''.join(coded)}"
+
+
+def is_of_consent(name: str) -> bool:
+    """Tell whether the request of a consent has a parameter of this name by itself."""
+    return name.strip().casefold() in CONSENT_RESERVED
+
+
+def reserved_in(url: str) -> str:
+    """
+    Return a name in an address's query that the request of a consent says by itself.
+
+    Of two values some servers take the first, and some part them by a semicolon. Empty: none.
+    """
+    parts = re.split("[&;]", url.partition("?")[2].partition("#")[0])
+    names = (unquote_plus(part.partition("=")[0]) for part in parts)
+    return next(filter(is_of_consent, names), "")

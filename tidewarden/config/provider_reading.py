@@ -20,14 +20,15 @@ from .error_classes import CONFIGURABLE
 from .provider import (
     ASSERTION_AUTHS,
     CLAIMS_RESERVED,
-    CONSENT_RESERVED,
     GRANT_RESERVED,
     PATHS,
     QUEUE_BYTES_MAX,
     RESERVED,
     SECRET_AUTHS,
     Provider,
+    is_of_consent,
     queue_of,
+    reserved_in,
 )
 from .secret import Secret, secret_of_file
 from .sources import Found, nearest, read
@@ -281,10 +282,18 @@ def _consent_faults(provider: Provider, table: Mapping[str, Found]) -> Iterator[
     if not provider.renews:
         for key in (key for key in CONSENT_KEYS if key in table):
             yield key, f"not allowed with grant = {provider.grant!r}, which asks for no consent"
-    for name in (name for name in provider.authorization_parameters if name in CONSENT_RESERVED):
+    for name in filter(is_of_consent, provider.authorization_parameters):
         yield (
             f"authorization_parameters {name}",
             "the request says that by itself; allowed: any other name",
+        )
+    if name := reserved_in(provider.authorization_url):
+        yield (
+            "authorization_url",
+            (
+                f"found {name!r} in its query, which the request says by itself; allowed: any other"
+                " name"
+            ),
         )
     if provider.consent_issuer and provider.issuer:
         yield "consent_issuer", "found beside issuer, which says the same; allowed: one of them"

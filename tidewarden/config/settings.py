@@ -407,6 +407,15 @@ class Connect:
         """Return the address that providers send browsers back to."""
         return f"{self.url.rstrip('/')}/v1/connect/callback"
 
+    def own_redirect_uri(self, provider: str) -> str:
+        """
+        Return the address for a provider that is put while nodes run.
+
+        It is not below the one of all others: some providers send codes to whatever lies below the
+        address that their client has registered.
+        """
+        return f"{self.url.rstrip('/')}/v1/connect/put-callback/{provider}"
+
 
 @dataclass(frozen=True, slots=True)
 class Log:

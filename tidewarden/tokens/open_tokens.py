@@ -163,7 +163,6 @@ async def _build(
     connecting = Connecting(shared, grants)
     closing.push_async_callback(connecting.stop)
     devices = Devices(shared, connecting.given)
-    closing.push_async_callback(devices.stop)
     return Tokens(
         shared,
         stored,

@@ -410,7 +410,8 @@ async def test_a_provider_that_was_put_is_sent_no_code_of_another(
         browser = made.browser()
         status, location = await browser.open(await made.link("evil/ada"))
         sent = query_of(location)
-        own = f"{PUBLIC}/v1/connect/callback/evil"
+        own = f"{PUBLIC}/v1/connect/put-callback/evil"
+        assert not own.startswith(SETTINGS.redirect_uri), "some servers take what is below"
         assert (status, sent["redirect_uri"]) == (302, own)
         # What it does: the victim's state, at the other's authorization endpoint.
         led = location.replace(evil.authorization_url, there.authorization_url)
@@ -422,6 +423,44 @@ async def test_a_provider_that_was_put_is_sent_no_code_of_another(
         _, location = await browser.open(await made.link("evil/ada"))
         assert (await made.told(browser, evil.sign_in(location)))["result"] == "connected"
         assert evil.forms[0]["redirect_uri"] == own
+
+
+async def test_a_provider_that_was_put_keeps_nobody_from_another(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    """It says that it is the issuer of a provider whose settings name none."""
+    there.issuer = "https://p.example"
+    async with place(valkey, tmp_path, there) as made:
+        settings = {
+            "token_url": "http://127.0.0.1:9/token",
+            "authorization_url": "http://127.0.0.1:9/authorize",
+            "client_id": "c0",
+            "client_secret": "x",
+            "rotation": "rolling",
+            "consent_issuer": "https://p.example",
+        }
+        await made.tokens.stored_providers.put("evil", json.dumps(settings).encode())
+        assert (await made.consent())["result"] == "connected"
+
+
+async def test_two_clients_of_one_server_have_one_issuer(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    there.issuer = there.url
+    settings = {"authorization_url": there.authorization_url, "consent_issuer": there.url}
+    other = replace(harness.provider(there.token_url, rotation="rolling", **settings), name="q")
+    async with place(valkey, tmp_path, there, more=(other,)) as made:
+        assert (await made.consent())["result"] == "connected"
+
+
+async def test_metadata_say_nothing_that_is_ours_to_say(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    """The challenge of another visit, at an authorization endpoint of metadata."""
+    there.metadata = {"authorization_endpoint": f"{there.authorization_url}?code%5Fchallenge=x"}
+    async with place(valkey, tmp_path, there, issuer=there.url) as made:
+        status, page = await made.browser().open(await made.link())
+        assert (status, "The provider refused the request" in page) == (502, True)
 
 
 async def test_parameters_that_come_twice_are_refused(
@@ -658,6 +697,16 @@ async def test_links_that_cannot_be_made(
             await made.link(**asked)
 
 
+@pytest.mark.parametrize("name", ["callback", "put-callback"])
+async def test_a_link_has_no_path_of_those_that_browsers_come_back_to(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, name: str
+) -> None:
+    other = replace(harness.provider("https://q.example/t", authorization_url=APP), name=name)
+    async with place(valkey, tmp_path, there, more=(other,)) as made:
+        with pytest.raises(BadArg, match="no link has a path"):
+            await made.link(f"{name}/ada")
+
+
 async def test_nobody_consents_where_it_is_not_set_up(
     valkey: Any, tmp_path: Path, there: ConsentingProvider
 ) -> None:
@@ -856,6 +905,16 @@ async def test_a_request_is_pushed_where_the_provider_takes_that(
         assert (status, "served its purpose" in page) == (410, True)
 
 
+async def test_a_request_is_pushed_by_the_secret_that_is_taken(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    """Nothing was used up by the one that was refused; the code goes with the other at once."""
+    url = f"{there.url}/par"
+    async with place(valkey, tmp_path, there, par_url=url, **TWO_SECRETS) as made:
+        assert (await made.consent())["result"] == "connected"
+        assert len(there.forms) == 1
+
+
 async def test_accounts_with_addresses_of_their_own(
     valkey: Any, tmp_path: Path, there: ConsentingProvider
 ) -> None:
@@ -1010,7 +1069,7 @@ async def test_only_get_is_served_there(
     valkey: Any, tmp_path: Path, there: ConsentingProvider
 ) -> None:
     async with place(valkey, tmp_path, there) as made:
-        for path in ("/v1/connect/callback", "/v1/connect/p/ada", "/v1/connect/callback/p"):
+        for path in ("/v1/connect/callback", "/v1/connect/p/ada", "/v1/connect/put-callback/p"):
             for method in ("HEAD", "POST", "PUT", "DELETE"):
                 status, _ = await made.doors[0].call(method, path)
                 assert status == 405, (method, path)

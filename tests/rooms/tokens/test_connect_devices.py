@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inspect import accounts_of
+from support.inspect import accounts_of, journal_of
 from support.providers.consenting_provider import ConsentingProvider, consenting_provider
 from support.providers.scripted_provider import answers, cut
 from support.tokens import harness
 from support.tokens.consents import QUEUE, Place, place
 from support.tokens.harness import eventually
 
-from tidewarden.config.load import Connect
-from tidewarden.errors import BadArg, Timeout
+from tidewarden.config.load import Connect, Secret
+from tidewarden.errors import BadArg, StoreDown, Timeout
 from tidewarden.queue.partitioning import prefix_of
-from tidewarden.tokens.connect import device_codes, devices
+from tidewarden.tokens.connect import device_codes, devices, given_grants
+
+TWO_SECRETS = {"client_secret": Secret("old-secret"), "next_secret": Secret("cl-secret")}
 
 
 @pytest.fixture
@@ -154,6 +157,179 @@ async def test_another_node_asks_on_when_one_goes(
             return (await accounts_of(second.tokens).get(QUEUE, "ada")).row
 
         await eventually(put)
+
+
+# --- a code that has given tokens is sent no more
+
+
+async def away(*_: Any, **__: Any) -> Any:
+    raise StoreDown("the store is away")
+
+
+def losing_acks(queues: Any, monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
+    """Have so many acks of codes come to nothing; returns the tasks of those that did."""
+    acked, lost = queues.ack, []
+
+    async def ack(session: Any, queue: str, pairs: Any, *more: Any) -> Any:
+        if queue == devices.QUEUE and len(lost) < times:
+            lost.extend(task_id for task_id, _ in pairs)
+            await away()
+        return await acked(session, queue, pairs, *more)
+
+    monkeypatch.setattr(queues, "ack", ack)
+    return lost
+
+
+async def test_a_code_that_has_given_tokens_is_sent_no_more(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task comes again, because nobody heard that it is over."""
+    monkeypatch.setattr(devices, "LEASE_SLACK_S", 0.2)
+    settings = {"device_url": f"{there.url}/device", "timeout_s": 1.0, "connect_timeout_s": 1.0}
+    async with place(valkey, tmp_path, there, **settings) as made:
+        lost = losing_acks(made.sides[0].queues, monkeypatch, 1)
+        await started(made)
+        there.answer_devices()
+        await eventually(lambda: lost)
+        sent = len(there.forms)
+        await eventually(lambda: over(made))
+        assert len(there.forms) == sent
+        assert (await made.row()).grant == 1
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_another_node_sends_no_code_that_has_given_tokens(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    deleted: bool,
+) -> None:
+    """It knows by the account; where that was deleted since, by the deletion."""
+    url = f"{there.url}/device"
+    async with place(valkey, tmp_path, there, "n0", "n1", device_url=url, go=False) as made:
+        first, second = made.sides
+        lost = losing_acks(first.queues, monkeypatch, 99)
+        await started(made)
+        there.answer_devices()
+        first.go()
+        await eventually(lambda: lost)
+        sent = len(there.forms)
+        await first.tokens.stop()
+        if deleted:
+            assert await second.tokens.delete("p/ada")
+        second.go()
+        await eventually(lambda: over(made))
+        assert len(there.forms) == sent
+        row = (await accounts_of(second.tokens).get(QUEUE, "ada")).row
+        assert (row is None) == deleted
+
+
+async def test_no_code_is_sent_whose_tokens_wait_in_the_journal(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node is started anew meanwhile, so that its journal alone knows."""
+    url = f"{there.url}/device"
+    with monkeypatch.context() as patch:
+        patch.setattr(given_grants.Grants, "put_consent", away)
+        async with place(valkey, tmp_path, there, device_url=url) as made:
+            lost = losing_acks(made.sides[0].queues, monkeypatch, 99)
+            await started(made)
+            there.answer_devices()
+            await eventually(lambda: lost)
+            sent = len(there.forms)
+        async with place(valkey, tmp_path, there, device_url=url) as made:
+            await eventually(lambda: over(made))
+            assert len(there.forms) == sent
+            assert len(journal_of(made.tokens).consents()) == 1
+            patch.undo()
+            await eventually(made.row)
+
+
+@pytest.mark.parametrize("change", ["put", "deleted"])
+async def test_an_account_that_changed_meanwhile_is_asked_for_no_more(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    caplog: pytest.LogCaptureFixture,
+    change: str,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with place(valkey, tmp_path, there, device_url=f"{there.url}/device") as made:
+        await made.tokens.put("p/ada", {"refresh_token": "old", "access_token": "a"})
+        await started(made)
+        await eventually(lambda: there.forms)
+        if change == "put":
+            await made.tokens.put("p/ada", {"refresh_token": "new", "access_token": "b"})
+        else:
+            await made.tokens.delete("p/ada")
+        await eventually(lambda: told(caplog))
+        assert told(caplog) == "link_used"
+        await eventually(lambda: over(made))
+        assert len(there.devices) == 1, "it gave no tokens"
+
+
+async def test_no_node_asks_beside_another_that_stops(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider
+) -> None:
+    """The answer takes longer than other tasks are given at a node's end."""
+    held = asyncio.Event()
+
+    async def slowly(request: Any, by: Any, code: str) -> Any:
+        by.forms.pop()
+        await held.wait()
+        return await by.token(request)
+
+    url = f"{there.url}/device"
+    async with place(valkey, tmp_path, there, "n0", "n1", device_url=url, go=False) as made:
+        first, second = made.sides
+        there.faults.append(slowly)
+        first.go()
+        await started(made)
+        await eventually(lambda: not there.faults)
+        there.answer_devices()
+        stopping = asyncio.create_task(first.tokens.stop())
+        second.go()
+        _, still = await asyncio.wait([stopping], timeout=3)
+        assert (len(still), len(there.forms)) == (1, 0), "it waits, and nobody asks beside it"
+        held.set()
+        await stopping
+        assert len(there.forms) == 1
+        await eventually(lambda: over(made))
+        row = (await accounts_of(second.tokens).get(QUEUE, "ada")).row
+        assert (row.grant, len(there.forms)) == (1, 1)
+
+
+# --- many codes, and two secrets
+
+
+async def test_a_code_that_nobody_types_in_holds_up_no_other(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "AT_ONCE", 1)
+    async with place(valkey, tmp_path, there, device_url=f"{there.url}/device") as made:
+        await made.tokens.devices.start("p/eve", user="eve")
+        await eventually(lambda: there.forms)
+        (never,) = there.devices
+        await started(made, user="ada")
+        there.answer_devices()
+        there.devices[never]["ended"] = "authorization_pending"
+        await eventually(made.row)
+        assert await made.row("eve") is None
+
+
+async def test_codes_are_had_and_asked_for_by_the_secret_that_is_taken(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is another one from one moment to the next: what is refused for it used up no code."""
+    async with place(
+        valkey, tmp_path, there, device_url=f"{there.url}/device", **TWO_SECRETS
+    ) as made:
+        await started(made)
+        await eventually(lambda: there.forms)
+        monkeypatch.setattr("support.providers.consenting_provider.CLIENT_SECRET", "old-secret")
+        there.answer_devices()
+        await eventually(made.row)
 
 
 async def test_who_consents_has_to_be_the_same(

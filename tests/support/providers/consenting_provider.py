@@ -40,6 +40,11 @@ def unsigned(claims: dict[str, Any]) -> str:
     return ".".join(part.rstrip("=") for part in (*parts, "c2ln"))
 
 
+def _is_client(request: web.Request) -> bool:
+    basic = base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
+    return request.headers.get("Authorization") == f"Basic {basic}"
+
+
 @dataclass
 class ConsentingProvider:
     """Grants what it is asked for to whoever is signed in."""
@@ -105,12 +110,11 @@ class ConsentingProvider:
         self.forms.append(form)
         if self.faults:
             return await self.faults.popleft()(request, self, str(form.get("code", "")))
+        asked = self.codes.pop(str(form.get("code", "")), None)
+        if not _is_client(request):
+            return web.json_response({"error": "invalid_client"}, status=401)
         if "device_code" in form:
             return self._of_device(str(form["device_code"]))
-        asked = self.codes.pop(str(form.get("code", "")), None)
-        basic = base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
-        if request.headers.get("Authorization") != f"Basic {basic}":
-            return web.json_response({"error": "invalid_client"}, status=401)
         if asked is None or form.get("redirect_uri") != asked["redirect_uri"]:
             return web.json_response({"error": "invalid_grant"}, status=400)
         if challenge := asked.get("code_challenge"):
@@ -129,7 +133,8 @@ class ConsentingProvider:
     async def ask_device(self, request: web.Request) -> web.Response:
         """Give a code for another device, at which nobody has consented yet."""
         form = {name: str(value) for name, value in (await request.post()).items()}
-        assert request.headers["Authorization"].startswith("Basic ")
+        if not _is_client(request):
+            return web.json_response({"error": "invalid_client"}, status=401)
         code = secrets.token_urlsafe(16)
         self.devices[code] = form | {"ended": "authorization_pending"}
         told = {
@@ -171,7 +176,8 @@ class ConsentingProvider:
     async def push(self, request: web.Request) -> web.Response:
         """Take a pushed request."""
         form = {name: str(value) for name, value in (await request.post()).items()}
-        assert request.headers["Authorization"].startswith("Basic ")
+        if not _is_client(request):
+            return web.json_response({"error": "invalid_client"}, status=401)
         uri = f"urn:ietf:params:oauth:request_uri:{secrets.token_urlsafe(8)}"
         self.pushed[uri] = form
         return web.json_response({"request_uri": uri, "expires_in": 60}, status=201)

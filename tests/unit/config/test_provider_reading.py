@@ -520,6 +520,12 @@ def test_how_people_consent_is_read(write: Write) -> None:
     [
         ('authorization_url = "http://a.example/x"', "authorization_url: found http:// to another"),
         ('authorization_url = "https://a.example/#x"', "authorization_url: found a user, a pass"),
+        (
+            'authorization_url = "https://a.example/?x=1&code_challenge=y"',
+            "authorization_url: found 'code_challenge' in its query, which the request says",
+        ),
+        ('authorization_url = "https://a.example/?a;Redirect%5FUri=y"', "'Redirect_Uri' in its"),
+        ('authorization_parameters = { State = "x" }', "State: the request says that by itself"),
         ('par_url = "ftp://a.example"', "par_url: found 'ftp://a.example'; allowed: an address"),
         ('authorization_parameters = { state = "x" }', "state: the request says that by itself"),
         ('authorization_parameters = { response_mode = "x" }', "the request says that by itself"),

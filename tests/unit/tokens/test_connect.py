@@ -19,9 +19,14 @@ from tidewarden.tokens.connect.authorization_request import (
     request_members,
     wants_identity,
 )
-from tidewarden.tokens.connect.callback import code_of, read_callback
+from tidewarden.tokens.connect.callback import code_of, issuers_of_others, read_callback
 from tidewarden.tokens.connect.claims import Claims
-from tidewarden.tokens.connect.device_codes import DeviceCode, poll_of, read_device_code
+from tidewarden.tokens.connect.device_codes import (
+    DeviceCode,
+    poll_of,
+    read_device_code,
+    refuses_client,
+)
 from tidewarden.tokens.connect.granted import check_scope, pair_of, put_fields, subject_of
 from tidewarden.tokens.connect.id_token import fault_of, read_id_token
 from tidewarden.tokens.connect.link_checks import settings_digest
@@ -35,6 +40,7 @@ from tidewarden.tokens.provider.token_response import (
 )
 
 PROVIDER = harness.provider("https://p.example/token", authorization_url="https://p.example/auth")
+OTHER = {"name": "q", "authorization_url": "https://q.example/auth"}
 STATE = "S" * 32
 NOW_MS = 1_000_000
 LINK = Link("l", 2_000_000, "https://app.example.com/", "read write", {}, "admin")
@@ -71,6 +77,9 @@ def test_a_request_has_what_it_needs_and_what_its_provider_wants() -> None:
     bare = request_members(PROVIDER, "https://a/cb", "", STATE, "", "")
     assert bare.keys() == {"response_type", "client_id", "redirect_uri", "state"}
     assert address_with("https://p/auth?x=1", {"scope": "a b"}) == "https://p/auth?x=1&scope=a%20b"
+    for query in ("state=x", "x=1&Code_Challenge=y", "x=1;nonce=y", "redirect%5Furi=y", "request"):
+        with failing("provider_error"):
+            address_with(f"https://p/auth?{query}", {})
     assert code_grant("https://a/cb", "c", "") == {
         "grant_type": "authorization_code",
         "code": "c",
@@ -154,6 +163,36 @@ def test_the_issuer_of_a_callback(issuer: str, announced: bool, said: str, fits:
     else:
         with failing("wrong_issuer"):
             code_of(read_callback(query), visit, ("https://other",), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("other", "counts"),
+    [
+        ({"token_url": "https://q.example/token", "consent_issuer": "https://i.example"}, True),
+        ({"token_url": "", "issuer": "https://i.example"}, True),
+        ({"token_url": "https://P.example/other", "consent_issuer": "https://i.example"}, False),
+        (
+            {
+                "token_url": "https://q.example/token",
+                "authorization_url": "https://p.example/auth?x=1",
+                "consent_issuer": "https://i.example",
+            },
+            False,
+        ),
+        (
+            {
+                "token_url": "https://q.example/token",
+                "consent_issuer": "https://i.example",
+                "reach": Reach(),
+            },
+            False,
+        ),
+    ],
+)
+def test_whose_issuers_are_others(other: dict[str, Any], counts: bool) -> None:
+    """Those of providers of the files, at other servers."""
+    found = issuers_of_others(PROVIDER, [PROVIDER, replace(PROVIDER, **OTHER | other)])
+    assert ("https://i.example" in found) == counts
 
 
 @pytest.mark.parametrize(
@@ -390,3 +429,19 @@ def test_what_is_answered_while_nobody_has_consented(outcome: Any, told: str) ->
 def test_when_no_device_is_asked_for_any_more(word: str, ending: str) -> None:
     with failing(ending):
         poll_of(error(word), classify(error(word), 0))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "refused"),
+    [
+        (error("invalid_client", 401), True),
+        (error("invalid_client"), True),
+        (HttpAnswer(401, {}, b""), True),
+        (error("authorization_pending", 401), False),
+        (error("slow_down", 401), False),
+        (error("invalid_grant"), False),
+        (NoAnswer("cut"), False),
+    ],
+)
+def test_when_another_secret_is_tried_for_a_device(outcome: Any, refused: bool) -> None:
+    assert refuses_client(outcome, classify(outcome, 0)) == refused

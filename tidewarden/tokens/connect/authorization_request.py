@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
 from tidewarden.config.load import Provider
+from tidewarden.config.provider import reserved_in
+
+from .outcomes import ConsentFailed
 
 DEVICE_CODE = "urn:ietf:params:oauth:grant-type:device_code"
 OPENID = "openid"
@@ -56,7 +59,13 @@ def challenge_of(verifier: str) -> str:
 
 
 def address_with(endpoint: str, members: Mapping[str, str]) -> str:
-    """Return the endpoint's address with the parameters behind what its query has."""
+    """
+    Return the endpoint's address with the parameters behind what its query has.
+
+    Raises: ConsentFailed: the query has one of them, or another that is ours to say.
+    """
+    if name := reserved_in(endpoint):  # its metadata may name any address
+        raise ConsentFailed("provider_error", f"its authorization endpoint says {name} by itself")
     # A blank as %20: some providers take a plus sign for what it is.
     query = urlencode(members, quote_via=quote)
     return f"{endpoint}{'&' if '?' in endpoint else '?'}{query}"

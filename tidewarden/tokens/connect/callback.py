@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from tidewarden.config.load import Provider
 
 from .outcomes import ConsentFailed
 from .sealed_visits import STATE, Visit
@@ -48,7 +51,7 @@ def code_of(callback: Callback, visit: Visit, others: Collection[str], now_ms: i
     """
     Return the code that a callback brings for its visit.
 
-    ``others``: the issuers of other providers. Raises: ConsentFailed: it comes too late or from
+    ``others``: see :func:`issuers_of_others`. Raises: ConsentFailed: it comes too late or from
     somebody else, or brings none.
     """
     if visit.until_ms <= now_ms:
@@ -61,6 +64,33 @@ def code_of(callback: Callback, visit: Visit, others: Collection[str], now_ms: i
     if not 0 < len(code) <= CODE_CHARS_MAX or not code.isascii() or not code.isprintable():
         raise ConsentFailed("no_code")
     return code
+
+
+def issuers_of_others(provider: Provider, known: Iterable[Provider]) -> frozenset[str]:
+    """
+    Return the issuers by which an answer is known not to be the provider's.
+
+    Those of providers that are put while nodes run do not count: whoever may put one could name any
+    issuer. Nor do those of the same server, of which two clients may be known here.
+    """
+    own = _origins_of(provider)
+    return frozenset(
+        one.issuer or one.consent_issuer
+        for one in known
+        if one.name != provider.name and one.reach is None and own.isdisjoint(_origins_of(one))
+    )
+
+
+def _origins_of(provider: Provider) -> frozenset[str]:
+    """Return the origins that are known to be the provider's server's."""
+    urls = (
+        provider.issuer,
+        provider.consent_issuer,
+        provider.authorization_url,
+        provider.token_url,
+    )
+    found = (urlsplit(url) for url in urls if url)
+    return frozenset(f"{parts.scheme}://{parts.netloc}".lower() for parts in found)
 
 
 def _check_issuer(said: str, visit: Visit, others: Collection[str]) -> None:

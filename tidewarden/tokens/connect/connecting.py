@@ -28,7 +28,7 @@ from tidewarden.tokens.shared_parts import SharedParts
 from tidewarden.tokens.verbs.grants import Grants
 
 from .authorization_request import address_with, code_grant, request_members, wants_identity
-from .callback import Callback, code_of, read_callback
+from .callback import Callback, code_of, issuers_of_others, read_callback
 from .claims import STATES_MAX, Claims
 from .given_grants import GivenGrants
 from .granted import check_scope, pair_of, put_fields, subject_of
@@ -44,7 +44,7 @@ STOP_S = 13.0
 """How long a node that stops waits for codes that are under way."""
 VERIFIER_BYTES, NONCE_BYTES = 32, 16
 NO_URL = "connect.url is not set in the configuration of this node"
-OWN_PATH = "callback"
+OWN_PATHS = ("callback", "put-callback")
 PUSHES_KEPT = 1_000
 """Links of which it is remembered how many requests were pushed for them."""
 
@@ -150,8 +150,8 @@ class Connecting:
             raise errors.BadArg(
                 f"{provider.name} has no authorization_url, and no issuer whose metadata name one"
             )
-        if provider.name == OWN_PATH:
-            raise errors.BadArg(f"for a provider named {OWN_PATH!r} there is no path of a link")
+        if provider.name in OWN_PATHS:
+            raise errors.BadArg(f"for a provider named {provider.name!r} no link has a path")
         if return_to and not return_addresses.is_allowed(return_to, self.settings.return_to):
             fault = return_addresses.fault_of(return_to) or "is none of connect.return_to"
             raise errors.BadArg(f"the return address {fault}: found {return_to[:80]!r}")
@@ -211,8 +211,9 @@ class Connecting:
         Whoever puts a provider while nodes run may have it lead a browser on to another one, and
         would be sent that one's code (mix-up): so each of these has an address of its own.
         """
-        own = f"/{provider.name}" if provider.reach is not None else ""
-        return f"{self.settings.redirect_uri}{own}"
+        if provider.reach is not None:
+            return self.settings.own_redirect_uri(provider.name)
+        return self.settings.redirect_uri
 
     def _found(self, provider_name: str, name: str, link: Link) -> tuple[Provider, str, str]:
         """
@@ -245,8 +246,7 @@ class Connecting:
         while len(self._pushes) >= PUSHES_KEPT:
             del self._pushes[next(iter(self._pushes))]
         self._pushes[link.id] = count
-        number = self._endpoint.credentials.order(provider)[0]
-        outcome = await self._endpoint.ask_beside(provider, url, members, number)
+        outcome = await self._endpoint.ask_beside(provider, url, members)
         if isinstance(outcome, HttpAnswer):
             uri = text_of_member(outcome, "request_uri") if outcome.status in (200, 201) else ""
             if uri:
@@ -271,7 +271,9 @@ class Connecting:
         visit = await self._sealed.open_visit(callback.state, kept(callback.state))
         if not self.settings.url:
             raise ConsentFailed("unavailable", NO_URL)
-        came_to = f"{self.settings.redirect_uri}{'/' * bool(provider)}{provider}"
+        came_to = self.settings.redirect_uri
+        if provider:
+            came_to = self.settings.own_redirect_uri(provider)
         work = self._under_way.get(callback.state)
         again = work is not None  # the browser asks once more before it was answered
         if work is None:
@@ -325,9 +327,8 @@ class Connecting:
         return await self.given.take_in(*at, before, fields, claim, reading.floor)
 
     def _issuers_but(self, provider: Provider) -> frozenset[str]:
-        """Return the issuers of all other providers."""
-        others = (one for one in self._directory.providers.values() if one.name != provider.name)
-        return frozenset(one.issuer or one.consent_issuer for one in others)
+        """Return the issuers whose answers are not this provider's."""
+        return issuers_of_others(provider, self._directory.providers.values())
 
     async def _traded(
         self, provider: Provider, visit: Visit, reading: AccountReading, code: str

@@ -26,6 +26,9 @@ INTERVAL_S, INTERVAL_MAX_S = 5.0, 60.0
 SLOWER_S = 5.0
 LIFE_MAX_S = 3600.0
 
+OF_CODES = ("authorization_pending", "slow_down", "access_denied", "expired_token")
+"""What is said of a code (RFC 8628, 3.5), with whatever status."""
+
 Poll = Literal["given", "waiting", "slower", "lost"]
 """``lost``: no answer came, or none that tells anything; what was given may be gone with it."""
 
@@ -87,6 +90,12 @@ def poll_of(outcome: Outcome, verdict: Verdict) -> Poll:
     if not isinstance(outcome, HttpAnswer) or verdict.outcome in AWAY:
         return "slower"  # it was not asked, or did not look
     raise ConsentFailed("refused", verdict.message)
+
+
+def refuses_client(outcome: Outcome, verdict: Verdict) -> bool:
+    """Tell whether the client was refused, so that the code was not looked at."""
+    code = error_of(outcome)[0] if isinstance(outcome, HttpAnswer) else ""
+    return verdict.outcome == "invalid_client" and code not in OF_CODES
 
 
 def _text(value: Any, name: str, most: int) -> str:

@@ -3,12 +3,12 @@ Lets people consent on another device than the one that asks for it (RFC 8628).
 
 The provider gives two codes. The short one a person types in at the provider's page; by the long
 one the provider is asked again and again until the person has done so. The long one lies sealed in
-a task of ``_devices``: the node that holds it asks, and if that node dies another one goes on.
+a task of ``_devices``: the node that takes it asks once and gives it back until it is time to ask
+again. If the node dies, another one goes on.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
@@ -18,19 +18,32 @@ from typing import Any
 import msgspec
 
 from tidewarden import errors
-from tidewarden.clock import sleep
 from tidewarden.config import placeholders
 from tidewarden.config.load import Provider
 from tidewarden.queue import Taken
 from tidewarden.queue.task import TaskSpec
+from tidewarden.tokens.accounts.account_store import AccountReading
 from tidewarden.tokens.events.queue_worker import QueueWorker
 from tidewarden.tokens.provider.discovery import NotFoundError
-from tidewarden.tokens.provider.token_response import HttpAnswer, classify, rules_of
+from tidewarden.tokens.provider.token_response import (
+    HttpAnswer,
+    Outcome,
+    Verdict,
+    classify,
+    rules_of,
+)
 from tidewarden.tokens.shared_parts import SharedParts
 from tidewarden.tokens.vault.vault import Place, Unsealable
 
 from .authorization_request import device_grant, wants_identity
-from .device_codes import INTERVAL_MAX_S, SLOWER_S, DeviceCode, poll_of, read_device_code
+from .device_codes import (
+    INTERVAL_MAX_S,
+    SLOWER_S,
+    DeviceCode,
+    poll_of,
+    read_device_code,
+    refuses_client,
+)
 from .given_grants import GivenGrants
 from .granted import check_scope, pair_of, put_fields, subject_of
 from .link_checks import check_connectable, check_parameters, check_scope_text
@@ -40,9 +53,11 @@ log = logging.getLogger("tidewarden.tokens")
 
 QUEUE = "_devices"
 AT_ONCE = 200
-"""Consents that one node asks for at a time; each is a request every five seconds."""
+"""Requests of one node that are under way at a time."""
 LANE_LIMIT = 50
-"""Of them, those of one user."""
+"""Those of one user, at all nodes."""
+SEEN_MAX = 10_000
+"""Consents of which a node remembers what it has seen."""
 LEASE_MS = 60_000
 LEASE_SLACK_S = 15.0
 STOP_S = 13.0
@@ -71,16 +86,32 @@ class DeviceTask(msgspec.Struct, frozen=True, array_like=True):
     interval_s: float
     sealed: bytes
     """The long code."""
+    grant: int
+    """The grant that the account had when the codes were asked for; 0: there was none."""
+    floor: int
+    """The highest grant of an account deleted from its shard until then."""
 
     def __repr__(self) -> str:
         return f"DeviceTask({self.provider}/{self.account})"
+
+
+@dataclass(slots=True)
+class Seen:
+    """Holds what this node has seen of a consent that is waited for."""
+
+    interval_s: float
+    """Between two requests."""
+    lost: bool = False
+    """An answer was lost, which may have had the tokens in it."""
+    over: bool = False
+    """Nothing is asked any more, also if its task comes again."""
 
 
 class Devices:
     """
     Asks for device codes, and for the tokens of those that a person has typed in.
 
-    :meth:`run` until cancelled; :meth:`stop` waits for what is under way.
+    :meth:`run` until cancelled.
     """
 
     def __init__(self, shared: SharedParts, given: GivenGrants) -> None:
@@ -89,11 +120,17 @@ class Devices:
         self._accounts = shared.accounts
         self._queues = shared.queues
         self._vault = shared.vault
+        self._journal = shared.journal
         self._endpoint = shared.endpoint
         self._clock = shared.clock
         self._given = given
-        self._worker = QueueWorker(shared.queues, QUEUE, shared.clock, at_once=0, lease_ms=LEASE_MS)
-        self._polls: set[asyncio.Task[str]] = set()
+        # At the end, requests that are under way end before their tasks are given back: else
+        # another node would ask beside this one.
+        self._worker = QueueWorker(
+            shared.queues, QUEUE, shared.clock, at_once=0, lease_ms=LEASE_MS, stop_s=STOP_S
+        )
+        self._seen: dict[str, Seen] = {}
+        """By the ids of their tasks, the latest at the end."""
         self.change(shared.config.providers)
 
     def change(self, providers: Mapping[str, Provider]) -> None:
@@ -119,11 +156,22 @@ class Devices:
         check_connectable(provider)
         scope = check_scope_text(scope or provider.consent_scope)
         own = await check_parameters(self._accounts, provider, queue, name, parameters)
+        reading = await self._accounts.get(queue, name)
         code = await self._codes(placeholders.filled(provider, own), scope)
         await self._vault.ready()
         until_ms = self._clock.unix_ms() + int(code.life_s * 1000)
         sealed = self._vault.seal(code.device_code.encode(), _place(provider.name, name))
-        task = DeviceTask(provider.name, name, scope, own, until_ms, code.interval_s, sealed)
+        task = DeviceTask(
+            provider.name,
+            name,
+            scope,
+            own,
+            until_ms,
+            code.interval_s,
+            sealed,
+            reading.row.grant if reading.row is not None else 0,
+            reading.floor,
+        )
         await self._queues.put(
             QUEUE,
             TaskSpec(
@@ -138,13 +186,8 @@ class Devices:
         )
 
     async def run(self) -> None:
-        """Ask for the tokens of device codes, for ever."""
+        """Ask for the tokens of device codes, for ever; requests that are under way end first."""
         await self._worker.run(self._settle)
-
-    async def stop(self) -> None:
-        """Wait for requests that are under way, in 13 s at most."""
-        if self._polls:
-            await asyncio.wait(self._polls, timeout=STOP_S)
 
     async def _codes(self, provider: Provider, scope: str) -> DeviceCode:
         """Ask the provider for codes. Raises: BadArg, Timeout."""
@@ -157,8 +200,7 @@ class Devices:
                 f"{provider.name} has no device_url, and no issuer whose metadata name one"
             )
         asked = {"client_id": provider.client_id, **({"scope": scope} if scope else {})}
-        number = self._endpoint.credentials.order(provider)[0]
-        outcome = await self._endpoint.ask_beside(provider, url, asked, number)
+        outcome = await self._endpoint.ask_beside(provider, url, asked)
         if not isinstance(outcome, HttpAnswer):
             raise errors.Timeout(f"{provider.name} cannot be asked: {outcome.message}; try again")
         try:
@@ -167,86 +209,83 @@ class Devices:
             raise errors.BadArg(f"{provider.name} gives no device code: {error}") from None
 
     async def _settle(self, task: Taken) -> None:
-        """Ask until it is known how a consent ends; its task is over then."""
+        """Ask once; the task is over then, or comes back when it is time to ask again."""
+        session = self._worker.session
         try:
             wanted = msgspec.msgpack.decode(task.payload, type=DeviceTask)
         except msgspec.DecodeError as error:
             log.error("a consent on a device cannot be read, and is dropped: %s", error)
-            await self._queues.ack(self._worker.session, QUEUE, [(task.id, task.lease)])
+            await self._queues.ack(session, QUEUE, [(task.id, task.lease)])
             return
+        seen = self._seen_of(task.id, wanted.interval_s)
+        if not seen.over and await self._waits(task, wanted, seen):
+            delay_ms = int(seen.interval_s * 1000)
+            await self._queues.release(session, QUEUE, task.id, task.lease, delay_ms)
+            return
+        seen.over = True
+        (gone,) = await self._queues.ack(session, QUEUE, [(task.id, task.lease)])
+        if gone:
+            self._seen.pop(task.id, None)
+
+    def _seen_of(self, task_id: str, interval_s: float) -> Seen:
+        """Return what this node has seen of a consent, remembered as the latest."""
+        seen = self._seen.pop(task_id, None) or Seen(interval_s)
+        while len(self._seen) >= SEEN_MAX:
+            del self._seen[next(iter(self._seen))]
+        self._seen[task_id] = seen
+        return seen
+
+    async def _waits(self, task: Taken, wanted: DeviceTask, seen: Seen) -> bool:
+        """
+        Ask once, if anything is to be asked, and tell whether it has to be asked again.
+
+        Raises: NotHeld: another node asks. What the store raises before anything is sent.
+        """
         account = f"{wanted.provider}/{wanted.account}"
         try:
-            word = await self._ended(task, wanted)
+            word = await self._polled(task, wanted, seen)
         except ConsentFailed as failed:
-            level = logging.WARNING if failed.word == "outcome_unknown" else logging.INFO
+            word = failed.word
+            if seen.lost and word in ("refused", "expired"):
+                word = "outcome_unknown"
+            level = logging.WARNING if word == "outcome_unknown" else logging.INFO
             reason = failed.reason or "-"
-            log.log(level, "the consent of %s on a device: %s (%s)", account, failed.word, reason)
-        else:
+            log.log(level, "the consent of %s on a device: %s (%s)", account, word, reason)
+            return False
+        if word in (CONNECTED, PENDING):
             log.info("the consent of %s on a device: %s", account, word)
-        await self._queues.ack(self._worker.session, QUEUE, [(task.id, task.lease)])
+            return False
+        seen.lost |= word == "lost"
+        if word != "waiting":
+            seen.interval_s = min(seen.interval_s + SLOWER_S, INTERVAL_MAX_S)
+        return True
 
-    async def _ended(self, task: Taken, wanted: DeviceTask) -> str:
-        """
-        Return how a consent ends, when it does.
-
-        Raises: ConsentFailed: it came to nothing. NotHeld: another node asks. What the store
-        raises.
-        """
-        interval_s, lost = wanted.interval_s, False
-        place = _place(wanted.provider, wanted.account)
-        try:
-            code = (await self._vault.unseal(wanted.sealed, place)).decode()
-        except Unsealable as error:
-            raise ConsentFailed("link_invalid", str(error)) from None
-        while self._clock.unix_ms() < wanted.until_ms:
-            try:
-                provider, queue, _ = self._directory.account(f"{wanted.provider}/{wanted.account}")
-                provider = placeholders.filled(provider, wanted.parameters)
-            except (errors.NotFound, errors.BadArg) as error:
-                raise ConsentFailed("link_invalid", str(error)) from None
-            lease_ms = int((provider.timeout_s + interval_s + LEASE_SLACK_S) * 1000)
-            await self._queues.touch(self._worker.session, QUEUE, task.id, task.lease, lease_ms)
-            # Whatever becomes of this node's run, what is given is put to its use.
-            poll = asyncio.create_task(
-                self._polled(provider, queue, wanted, code, task.id), name="a device's consent"
-            )
-            self._polls.add(poll)
-            poll.add_done_callback(self._polls.discard)
-            try:
-                word = await asyncio.shield(poll)
-            except ConsentFailed as failed:
-                if lost and failed.word == "refused":
-                    raise ConsentFailed("outcome_unknown", failed.reason) from None
-                raise
-            if word in (CONNECTED, PENDING):
-                return word
-            lost |= word == "lost"
-            if word != "waiting":
-                interval_s = min(interval_s + SLOWER_S, INTERVAL_MAX_S)
-            await sleep(self._clock, interval_s)
-        raise ConsentFailed("outcome_unknown" if lost else "expired")
-
-    async def _polled(
-        self, provider: Provider, queue: str, wanted: DeviceTask, code: str, task_id: str
-    ) -> str:
+    async def _polled(self, task: Taken, wanted: DeviceTask, seen: Seen) -> str:
         """
         Ask once; return how the consent ends, or ``waiting``, ``slower``, ``lost``.
 
-        Raises: ConsentFailed, and what the store raises before anything is sent.
+        Raises: ConsentFailed: it came to nothing. NotHeld: another node asks. What the store raises
+        before anything is sent.
         """
+        claim = f"d:{task.id}", ""
+        if any(consent.claim == claim for consent in self._journal.consents()):
+            return PENDING  # this node was given tokens for it, and puts them
+        provider, queue, code = await self._opened(wanted)
         reading = await self._accounts.get(queue, wanted.account)
+        _check_open(task, wanted, reading)
+        if self._clock.unix_ms() >= wanted.until_ms:
+            raise ConsentFailed("expired")
         try:
             await self._given.ready()
         except ConsentFailed:
             return "slower"  # nothing is asked for that could not be kept
-        credentials = self._endpoint.credentials
-        grant = {"client_id": provider.client_id, **device_grant(code)}
-        outcome = await self._endpoint.exchange(provider, grant, credentials.order(provider)[0])
-        rules = rules_of(provider.paths, provider.errors, provider.extras)
-        verdict = classify(outcome, self._clock.unix_ms(), rules)
+        lease_ms = int((provider.timeout_s * len(provider.secrets) + LEASE_SLACK_S) * 1000)
+        await self._queues.touch(self._worker.session, QUEUE, task.id, task.lease, lease_ms)
+        outcome, verdict = await self._asked(provider, code)
         told = poll_of(outcome, verdict)
         if told != "given":
             return told
+        seen.over = True  # whatever comes of it: the code is used up
         pair, row, subject = pair_of(outcome, verdict), reading.row, ""
         check_scope(provider, wanted.scope, pair.scope)
         if wants_identity(wanted.scope):
@@ -255,9 +294,59 @@ class Devices:
             now_s = self._clock.unix_ms() / 1000
             subject = subject_of(provider, outcome, issuer, "", known, now_s)
         fields = put_fields(pair, wanted.scope, wanted.parameters, subject, reading.now_ms)
-        before = row.grant if row is not None else 0
-        claim = f"d:{task_id}", ""
-        return await self._given.take_in(provider, queue, wanted.account, before, fields, claim)
+        return await self._given.take_in(
+            provider, queue, wanted.account, wanted.grant, fields, claim
+        )
+
+    async def _opened(self, wanted: DeviceTask) -> tuple[Provider, str, str]:
+        """
+        Return the provider with the account's parameters, its queue, and the code to ask by.
+
+        Raises: ConsentFailed: the provider is gone, or the code cannot be read. What the store
+        raises.
+        """
+        name = f"{wanted.provider}/{wanted.account}"
+        place = _place(wanted.provider, wanted.account)
+        try:
+            provider, queue, _ = self._directory.account(name)
+            provider = placeholders.filled(provider, wanted.parameters)
+            code = (await self._vault.unseal(wanted.sealed, place)).decode()
+        except (errors.NotFound, errors.BadArg, Unsealable) as error:
+            raise ConsentFailed("link_invalid", str(error)) from None
+        return provider, queue, code
+
+    async def _asked(self, provider: Provider, code: str) -> tuple[Outcome, Verdict]:
+        """
+        Ask for the tokens of a code, by the client's secret that was last taken.
+
+        If that is refused, by the other: the code was not looked at.
+        """
+        credentials = self._endpoint.credentials
+        grant = {"client_id": provider.client_id, **device_grant(code)}
+        rules = rules_of(provider.paths, provider.errors, provider.extras)
+        for number in credentials.order(provider):
+            outcome = await self._endpoint.exchange(provider, grant, number)
+            verdict = classify(outcome, self._clock.unix_ms(), rules)
+            if not refuses_client(outcome, verdict):
+                credentials.prefer(provider, number)
+                break
+        return outcome, verdict
+
+
+def _check_open(task: Taken, wanted: DeviceTask, reading: AccountReading) -> None:
+    """
+    Check that no tokens have been put since the codes were asked for.
+
+    A code that has given tokens is sent no more: some providers then revoke what they gave. Raises:
+    ConsentFailed.
+    """
+    grant = reading.row.grant if reading.row is not None else 0
+    if grant != wanted.grant:
+        raise ConsentFailed("link_used", "its account has been put or deleted meanwhile")
+    was_lost = not task.due_ms  # by a node that died, or was late
+    if was_lost and not grant and reading.floor != wanted.floor:
+        reason = "who asked last did not say how it ended, and an account was deleted since"
+        raise ConsentFailed("outcome_unknown", reason)
 
 
 def _place(provider: str, account: str) -> Place:

@@ -28,7 +28,14 @@ class QueueWorker:
     """
 
     def __init__(
-        self, queues: Queues, queue: str, clock: Clock, *, at_once: int, lease_ms: int
+        self,
+        queues: Queues,
+        queue: str,
+        clock: Clock,
+        *,
+        at_once: int,
+        lease_ms: int,
+        stop_s: float = STOP_S,
     ) -> None:
         self.session = queues.open_session(queue)
         self._queues = queues
@@ -36,6 +43,7 @@ class QueueWorker:
         self._clock = clock
         self._at_once = at_once
         self._lease_ms = lease_ms
+        self._stop_s = stop_s
         self._work: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
 
@@ -49,7 +57,7 @@ class QueueWorker:
         """
         Take tasks and ``do`` them side by side, until cancelled.
 
-        At the end, tasks not done within two seconds are given back.
+        At the end, tasks not done within ``stop_s`` are given back.
         """
         try:
             while True:
@@ -96,7 +104,7 @@ class QueueWorker:
 
     async def _drain(self) -> None:
         if self._work:
-            _, late = await asyncio.wait(self._work, timeout=STOP_S)
+            _, late = await asyncio.wait(self._work, timeout=self._stop_s)
             for work in late:
                 work.cancel()
         try:

@@ -40,7 +40,7 @@ from .http_post import BODY_BYTES_MAX, HEADER_BYTES_MAX, TOLD, HttpPost, LateErr
 from .reach_check import check_reach, outside_of, sockets_within
 from .request_timeout import RequestTimeout
 from .revocation_response import Revoked, judge_revocation
-from .token_response import HttpAnswer, NoAnswer, Outcome, RequestNotSent
+from .token_response import HttpAnswer, NoAnswer, Outcome, RequestNotSent, classify
 
 # Shorter than the idle time-outs of servers (5 s is the default of many), so that they rarely close
 # under a request.
@@ -115,18 +115,22 @@ class TokenEndpoint:
         asking = self._exchange(provider, grant, secret, coming)
         return await self._outcome(provider, coming, asking)
 
-    async def ask_beside(
-        self, provider: Provider, url: str, request: Mapping[str, str], secret: int = 0
-    ) -> Outcome:
+    async def ask_beside(self, provider: Provider, url: str, request: Mapping[str, str]) -> Outcome:
         """
         Send a form to an endpoint beside the token endpoint, as the client that we are there.
 
-        Requests are pushed so (RFC 9126), and codes for other devices asked for (RFC 8628). Never
-        raises for what the network or the provider does.
+        Requests are pushed so (RFC 9126), and codes for other devices asked for (RFC 8628), by each
+        of the client's secrets until one is taken: what is refused for its secret used nothing up.
+        Never raises for what the network or the provider does.
         """
-        coming = RequestProgress(_secrets(provider, ""))
-        asking = self._ask_beside(provider, url, request, secret, coming)
-        return await self._outcome(provider, coming, asking)
+        for number in self.credentials.order(provider):
+            coming = RequestProgress(_secrets(provider, ""))
+            asking = self._ask_beside(provider, url, request, number, coming)
+            outcome = await self._outcome(provider, coming, asking)
+            if classify(outcome, self._clock.unix_ms()).outcome != "invalid_client":
+                self.credentials.prefer(provider, number)
+                break
+        return outcome
 
     async def consent_endpoints(self, provider: Provider) -> ConsentEndpoints:
         """Return where people consent. Raises: NotFoundError: metadata do not tell, or not now."""

@@ -248,7 +248,7 @@ def test_each_verb_and_each_route_names_its_permission() -> None:
     browsers = {
         "/v1/connect/{provider}/{account}",
         "/v1/connect/callback",
-        "/v1/connect/callback/{provider}",
+        "/v1/connect/put-callback/{provider}",
     }
     known = {*probes, *console, *browsers, "/v1/openapi.json"}
     assert opened == set(OPEN_PATHS) == known

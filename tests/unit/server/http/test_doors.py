@@ -329,7 +329,7 @@ ROUTES = {
     "POST /v1/tokens/{provider}/{account}/device": "token:write",
     "GET /v1/connect/{provider}/{account}": "nobody",
     "GET /v1/connect/callback": "nobody",
-    "GET /v1/connect/callback/{provider}": "nobody",
+    "GET /v1/connect/put-callback/{provider}": "nobody",
     "GET /v1/accounts/{provider}/{account}": LOOK,
     "GET /v1/accounts/{provider}/{account}/why": LOOK,
     "GET /v1/answers/{provider}/{account}": "token:export",

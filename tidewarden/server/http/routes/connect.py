@@ -184,7 +184,7 @@ ROUTES = (
     ),
     Route(
         "GET",
-        "/v1/connect/callback/{provider}",
+        "/v1/connect/put-callback/{provider}",
         "",
         ConnectRoutes.finish,
         changes=True,
