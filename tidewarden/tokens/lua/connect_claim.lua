@@ -8,8 +8,9 @@
 -- KEYS    1 the shard  2 the view
 -- ARGV    3 the state's id  4 the link's id  5 ms for which both are remembered
 --         6 so many states a link may use up
--- RETURNS {'NEW', '', 0} | {'USED', what came of it, ms since it was used up} | {'DONE', '', 0}: the
---         link has served its purpose | {'SPENT', '', 0}: it has used up too many states
+-- RETURNS {'NEW', '', 0} | {'USED', what came of it, ms since it was used up}
+--         | {'DONE', '', 0}: the link has served its purpose
+--         | {'SPENT', '', 0}: it has used up too many states
 open()
 local claims, said = key('connect_claims'), key('connect_said')
 local state, link = ARGV[3], ARGV[4]
