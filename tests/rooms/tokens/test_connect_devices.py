@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -228,11 +229,13 @@ async def test_another_node_sends_no_code_that_has_given_tokens(
 async def test_no_code_is_sent_whose_tokens_wait_in_the_journal(
     valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node is started anew meanwhile, so that its journal alone knows."""
+    """The node is started anew meanwhile, so that its journal alone knows. They are put later."""
     url = f"{there.url}/device"
     with monkeypatch.context() as patch:
         patch.setattr(given_grants.Grants, "put_consent", away)
         async with place(valkey, tmp_path, there, device_url=url) as made:
+            await made.tokens.put("p/eve", {"refresh_token": "r", "access_token": "a"})
+            assert await made.tokens.delete("p/eve"), "a deletion of before"
             lost = losing_acks(made.sides[0].queues, monkeypatch, 99)
             await started(made)
             there.answer_devices()
@@ -298,6 +301,30 @@ async def test_no_node_asks_beside_another_that_stops(
         await eventually(lambda: over(made))
         row = (await accounts_of(second.tokens).get(QUEUE, "ada")).row
         assert (row.grant, len(there.forms)) == (1, 1)
+
+
+async def test_a_code_is_sent_to_no_other_provider_of_that_name(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    settings = {
+        "token_url": there.token_url,
+        "device_url": f"{there.url}/device",
+        "client_id": "c0",
+        "client_secret": "cl-secret",
+        "rotation": "rolling",
+    }
+    async with (
+        consenting_provider() as evil,
+        place(valkey, tmp_path, there, device_url=f"{there.url}/device") as made,
+    ):
+        put = made.tokens.stored_providers.put
+        await put("q", json.dumps(settings).encode())
+        await made.tokens.devices.start("q/ada")
+        await eventually(lambda: there.forms)
+        await put("q", json.dumps(settings | {"token_url": evil.token_url}).encode())
+        await eventually(lambda: told(caplog))
+        assert (told(caplog), evil.forms) == ("link_invalid", [])
 
 
 # --- many codes, and two secrets

@@ -46,7 +46,7 @@ from .device_codes import (
 )
 from .given_grants import GivenGrants
 from .granted import check_scope, pair_of, put_fields, subject_of
-from .link_checks import check_connectable, check_parameters, check_scope_text
+from .link_checks import check_connectable, check_parameters, check_scope_text, settings_digest
 from .outcomes import CONNECTED, PENDING, ConsentFailed
 
 log = logging.getLogger("tidewarden.tokens")
@@ -90,6 +90,8 @@ class DeviceTask(msgspec.Struct, frozen=True, array_like=True):
     """The grant that the account had when the codes were asked for; 0: there was none."""
     floor: int
     """The highest grant of an account deleted from its shard until then."""
+    settings: str
+    """A digest of who its provider is: another one of that name is sent no code."""
 
     def __repr__(self) -> str:
         return f"DeviceTask({self.provider}/{self.account})"
@@ -171,6 +173,7 @@ class Devices:
             sealed,
             reading.row.grant if reading.row is not None else 0,
             reading.floor,
+            settings_digest(provider),
         )
         await self._queues.put(
             QUEUE,
@@ -294,9 +297,8 @@ class Devices:
             now_s = self._clock.unix_ms() / 1000
             subject = subject_of(provider, outcome, issuer, "", known, now_s)
         fields = put_fields(pair, wanted.scope, wanted.parameters, subject, reading.now_ms)
-        return await self._given.take_in(
-            provider, queue, wanted.account, wanted.grant, fields, claim
-        )
+        at = provider, queue, wanted.account
+        return await self._given.take_in(*at, wanted.grant, fields, claim, reading.floor)
 
     async def _opened(self, wanted: DeviceTask) -> tuple[Provider, str, str]:
         """
@@ -309,6 +311,8 @@ class Devices:
         place = _place(wanted.provider, wanted.account)
         try:
             provider, queue, _ = self._directory.account(name)
+            if wanted.settings != settings_digest(provider):
+                raise ConsentFailed("link_invalid", "its provider has changed since")
             provider = placeholders.filled(provider, wanted.parameters)
             code = (await self._vault.unseal(wanted.sealed, place)).decode()
         except (errors.NotFound, errors.BadArg, Unsealable) as error:
