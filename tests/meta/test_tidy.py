@@ -129,7 +129,7 @@ MIRRORS = {
     "tokens/provider": {"unit/tokens/provider", "live/tokens/provider"},
     "tokens/refresh": {"live/tokens/refresh", "live/refresh_steps", "live/judgement"},
 }
-MIRROR_NOTHING = {"meta", "soak", "transcripts", "traps"}  # they are about the whole
+MIRROR_NOTHING = {"meta", "mutate", "soak", "transcripts", "traps"}  # they are about the whole
 FOLDER_MODULES_MAX = 20
 FUNCTION_LINES_MAX = 70
 LUA_FUNCTION = re.compile(
