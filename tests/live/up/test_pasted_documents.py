@@ -40,6 +40,7 @@ APART = {
     ("docs/client.md", "with client.lock"): "a part of a program",
     ("docs/client.md", "from tidewarden.client import AsyncTask"): "a part of a program",
     ("docs/client.md", "@worker.schedule"): "a part of a program",
+    ("docs/connect.md", ""): "needs a provider; live/tokens/test_connecting has two",
     ("docs/coming_from/cron-nango.md", "export NANGO"): "needs a Nango; test_examples has its rows",
     ("docs/django.md", ""): "needs a project; live/up/test_examples makes one of it",
     ("docs/http.md", "npm install"): "fetches packages; live/openapi does it",

@@ -14,6 +14,7 @@ const STATES = { active: "well", paused: "warn", stuck: "ill", unreadable: "ill"
 const ENDS = { done: "well", buried: "ill", deleted: "warn", unknown: "warn" };
 const GONE = ["done", "deleted", "unknown"];
 const SAME_RUN_MS = 60_000;
+const DOUBLE_CLICK_MS = 1_000;
 
 /** Makes the page. */
 export function schedulesPage(query) {
@@ -99,17 +100,17 @@ export function buttons({ name, state }, again, gone = again) {
 const runs = new Map();
 
 /**
- * Puts a schedule's task. Until that is answered, a second click is the same run, and so is one
- * within a minute after no answer came.
+ * Puts a schedule's task. Until a second after that was answered, another click is the same run,
+ * and so is one within a minute after no answer came.
  */
 export async function runNow(name) {
   const known = runs.get(name);
-  const run = known && Date.now() - known.at_ms < SAME_RUN_MS ? known
-    : { id: randomId(), at_ms: Date.now() };
+  const run = known && Date.now() < known.until_ms ? known
+    : { id: randomId(), until_ms: Date.now() + SAME_RUN_MS };
   runs.set(name, run);
   const done = await act(() => post(path`/v1/schedules/${name}/run`, { id: run.id }),
     (told) => `${told.id} is put.`);
-  if (done && runs.get(name) === run) runs.delete(name);
+  if (done) run.until_ms = Date.now() + DOUBLE_CLICK_MS;
   return done;
 }
 
