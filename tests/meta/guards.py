@@ -729,15 +729,20 @@ def without(guard: Guard, package: Path) -> None:
         path.write_text(text.replace(stands, instead), "utf-8")
 
 
+def copy_code(folder: Path) -> None:
+    """Copy what the tests need."""
+    for name in NEEDED:
+        source, target = ROOT / name, folder / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+
+
 def run_without(guard: Guard, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a module in a copy of the code without the guard. Raises: RuntimeError: it could not."""
     with tempfile.TemporaryDirectory(prefix="guards-") as folder:
-        for name in NEEDED:
-            source, target = ROOT / name, Path(folder) / name
-            if source.is_dir():
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, target)
+        copy_code(Path(folder))
         without(guard, Path(folder) / "tidewarden")
         done = subprocess.run(
             [sys.executable, "-m", *words],

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,14 +26,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.meta.guards import NEEDED, ROOT
+from tests.meta.guards import ROOT, copy_code
 
 from .areas import AREAS, Area
 from .mutants import Mutant, mutants_of
 
 PYTEST = "-q -x --tb=no -p no:cacheprovider -p no:rerunfailures --timeout 60"
 LIMIT_S, SLACK = 60.0, 4.0
-"""A mutant whose tests take so many times as long as before, and longer than that, hangs: noticed."""
+"""A mutant hangs, and is noticed, if its tests take so many times as long, and that long besides."""
 NOTICED_SHARE = 0.95
 
 
@@ -66,18 +65,8 @@ def main() -> int:
     return 1 if unsafe else 0
 
 
-def copy_code(folder: Path) -> None:
-    """Copy what the tests need."""
-    for name in NEEDED:
-        source, target = ROOT / name, folder / name
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, target)
-
-
 def drawn(area: Area, package: Path, count: int, seed: int) -> list[tuple[Path, Mutant]]:
-    """Draw mutants of an area: one of each file in turn, so that a long file is not all there is."""
+    """Draw mutants of an area: one of each file in turn, so that no long file is all there is."""
     dice = random.Random(seed)
     files = sorted({path for glob in area.sources for path in package.glob(glob)})
     rest = {}
