@@ -66,6 +66,11 @@ class AccountReading:
     name. 0: there is no account.
     """
 
+    @property
+    def grant(self) -> int:
+        """Return the grant that the account has; 0: there is no account."""
+        return self.row.grant if self.row is not None else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:

@@ -31,7 +31,7 @@ from .authorization_request import address_with, code_grant, request_members, wa
 from .callback import Callback, code_of, issuers_of_others, read_callback
 from .claims import STATES_MAX, Claims
 from .given_grants import GivenGrants
-from .granted import check_scope, pair_of, put_fields, subject_of
+from .granted import Asked, fields_of
 from .link_checks import check_connectable, check_parameters, check_scope_text, settings_digest
 from .outcomes import ConsentFailed
 from .sealed_visits import LINK_CHARS_MAX, VISIT_CHARS_MAX, Link, SealedVisits, Visit
@@ -322,9 +322,8 @@ class Connecting:
         except ConsentFailed as failed:
             await self.given.note(claim, failed.word)
             raise
-        before = reading.row.grant if reading.row is not None else 0
         at = provider, queue, name
-        return await self.given.take_in(*at, before, fields, claim, reading.floor)
+        return await self.given.take_in(*at, reading.grant, fields, claim, reading.floor)
 
     def _issuers_but(self, provider: Provider) -> frozenset[str]:
         """Return the issuers whose answers are not this provider's."""
@@ -346,14 +345,10 @@ class Connecting:
         verdict = classify(outcome, self._clock.unix_ms(), rules)
         if verdict.outcome == "invalid_client" and len(provider.secrets) > 1:
             credentials.prefer(provider, 1 - number)  # the next code goes with the other secret
-        pair = pair_of(outcome, verdict)
-        link, subject = visit.link, ""
-        check_scope(provider, link.scope, pair.scope)
-        if visit.nonce:
-            known = reading.row.details.subject if reading.row is not None else ""
-            now_s = self._clock.unix_ms() / 1000
-            subject = subject_of(provider, outcome, visit.issuer, visit.nonce, known, now_s)
-        return put_fields(pair, link.scope, link.parameters, subject, reading.now_ms)
+        link = visit.link
+        asked = Asked(link.scope, link.parameters, visit.issuer, visit.nonce or None)
+        now_s = self._clock.unix_ms() / 1000
+        return fields_of(provider, outcome, verdict, asked, reading, now_s)
 
     # --- life
 

@@ -45,7 +45,7 @@ from .device_codes import (
     refuses_client,
 )
 from .given_grants import GivenGrants
-from .granted import check_scope, pair_of, put_fields, subject_of
+from .granted import Asked, fields_of
 from .link_checks import check_connectable, check_parameters, check_scope_text, settings_digest
 from .outcomes import CONNECTED, PENDING, ConsentFailed
 
@@ -171,7 +171,7 @@ class Devices:
             until_ms,
             code.interval_s,
             sealed,
-            reading.row.grant if reading.row is not None else 0,
+            reading.grant,
             reading.floor,
             settings_digest(provider),
         )
@@ -289,14 +289,11 @@ class Devices:
         if told != "given":
             return told
         seen.over = True  # whatever comes of it: the code is used up
-        pair, row, subject = pair_of(outcome, verdict), reading.row, ""
-        check_scope(provider, wanted.scope, pair.scope)
-        if wants_identity(wanted.scope):
-            issuer = provider.issuer or provider.consent_issuer
-            known = row.details.subject if row is not None else ""
-            now_s = self._clock.unix_ms() / 1000
-            subject = subject_of(provider, outcome, issuer, "", known, now_s)
-        fields = put_fields(pair, wanted.scope, wanted.parameters, subject, reading.now_ms)
+        issuer = provider.issuer or provider.consent_issuer
+        nonce = "" if wants_identity(wanted.scope) else None
+        asked = Asked(wanted.scope, wanted.parameters, issuer, nonce)
+        now_s = self._clock.unix_ms() / 1000
+        fields = fields_of(provider, outcome, verdict, asked, reading, now_s)
         at = provider, queue, wanted.account
         return await self._given.take_in(*at, wanted.grant, fields, claim, reading.floor)
 
@@ -344,11 +341,10 @@ def _check_open(task: Taken, wanted: DeviceTask, reading: AccountReading) -> Non
     A code that has given tokens is sent no more: some providers then revoke what they gave. Raises:
     ConsentFailed.
     """
-    grant = reading.row.grant if reading.row is not None else 0
-    if grant != wanted.grant:
+    if reading.grant != wanted.grant:
         raise ConsentFailed("link_used", "its account has been put or deleted meanwhile")
     was_lost = not task.due_ms  # by a node that died, or was late
-    if was_lost and not grant and reading.floor != wanted.floor:
+    if was_lost and not reading.grant and reading.floor != wanted.floor:
         reason = "who asked last did not say how it ended, and an account was deleted since"
         raise ConsentFailed("outcome_unknown", reason)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidewarden.config.load import Provider
+from tidewarden.tokens.accounts.account_store import AccountReading
 from tidewarden.tokens.accounts.names import EXTRAS_CHARS_MAX, UNIX_MS_END, extras_size
 from tidewarden.tokens.provider.token_response import (
     HttpAnswer,
@@ -24,6 +25,40 @@ UNSAID = frozenset(("openid", "offline_access", "profile", "email"))
 """Scopes that answers leave out, or name otherwise, although they were granted."""
 AWAY = ("unavailable", "rate_limited")
 """Classes of answers by which a provider says that it did not look at the code."""
+
+
+class Asked(NamedTuple):
+    """Holds what a consent was asked for."""
+
+    scope: str
+    parameters: Mapping[str, str]
+    """Of the account, for its provider's placeholders."""
+    issuer: str
+    """Whom an ID token has to be of; empty: nobody knows."""
+    nonce: str | None
+    """Has to stand in the ID token; None: none was asked for."""
+
+
+def fields_of(
+    provider: Provider,
+    outcome: Outcome,
+    verdict: Verdict,
+    asked: Asked,
+    reading: AccountReading,
+    now_s: float,
+) -> dict[str, Any]:
+    """
+    Return the fields of the put of what a provider gave.
+
+    ``reading``: the account as it was before the code was sent. Raises: ConsentFailed: nothing was
+    given, or not what was asked for.
+    """
+    pair, subject = pair_of(outcome, verdict), ""
+    check_scope(provider, asked.scope, pair.scope)
+    if asked.nonce is not None:
+        known = reading.row.details.subject if reading.row is not None else ""
+        subject = subject_of(provider, outcome, asked.issuer, asked.nonce, known, now_s)
+    return put_fields(pair, asked.scope, asked.parameters, subject, reading.now_ms)
 
 
 def pair_of(outcome: Outcome, verdict: Verdict) -> TokenPair:
