@@ -247,10 +247,7 @@ class TokenEndpoint:
         line = self._line(provider)
         with RequestTimeout(line.loop, provider.timeout_s):
             url = await self._discovery.endpoint(provider, line.session)
-            check_reach(provider, url)
-            proof, members = self.credentials.prove(provider, secret, url)
-            if provider.account_parameters:
-                proof = {**provider.headers, **proof}
+            proof, members = self._proven(provider, secret, url)
             if provider.renews:
                 head, body = line.poster.head(url, proof), _refresh_body(provider, brought, members)
             else:
@@ -270,10 +267,7 @@ class TokenEndpoint:
         line = self._line(provider)
         with RequestTimeout(line.loop, provider.timeout_s):
             url = await self._discovery.endpoint(provider, line.session)
-            check_reach(provider, url)
-            proof, members = self.credentials.prove(provider, secret, url)
-            if provider.account_parameters:
-                proof = {**provider.headers, **proof}
+            proof, members = self._proven(provider, secret, url)
             body = _body(provider, {**provider.parameters, **grant, **members})
             return await line.poster.post(url, line.poster.head(url, proof), body, coming)
 
@@ -287,14 +281,26 @@ class TokenEndpoint:
     ) -> Outcome:
         line = self._line(provider)
         with RequestTimeout(line.loop, provider.timeout_s):
-            check_reach(provider, url)
-            proof, members = self.credentials.prove(provider, secret, url)
+            proof, members = self._proven(provider, secret, url)
             # It is a form at every provider, whatever the token endpoint wants.
-            headers = {"Content-Type": KINDS["form"], **proof}
-            if provider.account_parameters:
-                headers = {**provider.headers, **headers}
+            headers = {**proof, "Content-Type": KINDS["form"]}
             body = urlencode({**request, **members}).encode()
             return await line.poster.post(url, line.poster.head(url, headers), body, coming)
+
+    def _proven(
+        self, provider: Provider, secret: int, url: str
+    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """
+        Return the headers of a request, and the members of its body, that prove our client.
+
+        ``provider.headers`` are among them where they may be each account's own: else its
+        connections send them. Raises what :func:`check_reach` raises.
+        """
+        check_reach(provider, url)
+        proof, members = self.credentials.prove(provider, secret, url)
+        if provider.account_parameters:
+            proof = {**provider.headers, **proof}
+        return proof, members
 
     def _line(self, provider: Provider) -> Connections:
         line = self._lines.get(provider.name)
