@@ -101,13 +101,15 @@ class GivenGrants:
 
     async def replay(self) -> None:
         """Offer the store what was given and is not known to be there."""
+        consents = self._journal.consents()
+        if not consents:  # as nearly always, and there may be thousands of providers
+            return
         providers = {
             queue: self._directory.providers[name]
             for name, queue in self._directory.queues.items()
             if name in self._directory.providers
         }
         held: set[tuple[str, str]] = set()
-        consents = self._journal.consents()
         # The latest of an account first: with that, those before it are of no use.
         for consent in reversed(consents):
             account = consent.queue, consent.account
