@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import logging
 import re
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -169,41 +170,26 @@ def _unavailable(error: Error) -> web.Response:
     return response
 
 
+def _of_browsers(
+    path: str, handler: Callable[[ConnectRoutes, web.Request], Awaitable[web.Response]]
+) -> Route[ConnectRoutes]:
+    """Return a route that a browser follows: no reload cuts it off, and no account is shown."""
+    return Route(
+        "GET",
+        path,
+        "",
+        handler,
+        changes=True,
+        head=False,
+        answer=bytes,
+        media="text/html",
+        counted="T.CONNECT",
+        described=False,
+    )
+
+
 ROUTES = (
-    Route(
-        "GET",
-        "/v1/connect/callback",
-        "",
-        ConnectRoutes.finish,
-        changes=True,
-        head=False,
-        answer=bytes,
-        media="text/html",
-        counted="T.CONNECT",
-        described=False,
-    ),
-    Route(
-        "GET",
-        "/v1/connect/put-callback/{provider}",
-        "",
-        ConnectRoutes.finish,
-        changes=True,
-        head=False,
-        answer=bytes,
-        media="text/html",
-        counted="T.CONNECT",
-        described=False,
-    ),
-    Route(
-        "GET",
-        "/v1/connect/{provider}/{account}",
-        "",
-        ConnectRoutes.begin,
-        changes=True,
-        head=False,
-        answer=bytes,
-        media="text/html",
-        counted="T.CONNECT",
-        described=False,
-    ),
+    _of_browsers("/v1/connect/callback", ConnectRoutes.finish),
+    _of_browsers("/v1/connect/put-callback/{provider}", ConnectRoutes.finish),
+    _of_browsers("/v1/connect/{provider}/{account}", ConnectRoutes.begin),
 )
