@@ -33,7 +33,7 @@ from .mutants import Mutant, mutants_of
 
 PYTEST = "-q -x --tb=no -p no:cacheprovider -p no:rerunfailures --timeout 60"
 LIMIT_S, SLACK = 60.0, 4.0
-"""A mutant hangs, and is noticed, if its tests take so many times as long, and that long besides."""
+"""A mutant whose tests take so many times as long, and so long besides, hangs: it is noticed."""
 NOTICED_SHARE = 0.95
 
 

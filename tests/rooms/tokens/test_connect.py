@@ -26,7 +26,7 @@ from support.providers.consenting_provider import (
 )
 from support.providers.scripted_provider import answers, cut
 from support.tokens import harness
-from support.tokens.consents import APP, PUBLIC, QUEUE, SETTINGS, place
+from support.tokens.consents import APP, PUBLIC, QUEUE, SETTINGS, held_answer, place
 
 from tidewarden.config.load import Config, Connect, Secret
 from tidewarden.errors import BadArg, StoreDown
@@ -154,19 +154,6 @@ async def test_nobody_sees_whose_account_it_is(
         assert "example.com" not in str(keys)
 
 
-def slow_answer(there: ConsentingProvider) -> asyncio.Event:
-    """Have the next code answered when the event is set."""
-    held = asyncio.Event()
-
-    async def slowly(request: Any, by: Any, code: str) -> Any:
-        by.forms.pop()
-        await held.wait()
-        return await by.token(request)
-
-    there.faults.append(slowly)
-    return held
-
-
 # --- hostile callbacks
 
 
@@ -249,7 +236,7 @@ async def test_many_callbacks_at_once_send_one_code(
 async def test_a_page_that_is_loaded_again_too_early_is_not_told_that_it_failed(
     valkey: Any, tmp_path: Path, there: ConsentingProvider, nodes: int
 ) -> None:
-    held = slow_answer(there)
+    held = held_answer(there)
     async with place(valkey, tmp_path, there, *("n0", "n1")[:nodes]) as made:
         browser = made.browser()
         back = await made.left(browser, await made.link())
@@ -289,7 +276,7 @@ async def test_a_node_that_died_with_a_code_under_way_leaves_nobody_waiting(
 async def test_new_settings_cut_off_no_consent(
     valkey: Any, tmp_path: Path, there: ConsentingProvider
 ) -> None:
-    held = slow_answer(there)
+    held = held_answer(there)
     async with place(valkey, tmp_path, there) as made:
         browser = made.browser()
         back = await made.left(browser, await made.link())
@@ -1030,7 +1017,7 @@ async def test_a_journal_that_takes_nothing_keeps_a_code_from_being_sent(
 async def test_a_browser_that_goes_away_loses_nothing(
     valkey: Any, tmp_path: Path, there: ConsentingProvider
 ) -> None:
-    held = slow_answer(there)
+    held = held_answer(there)
     async with place(valkey, tmp_path, there) as made:
         browser = made.browser()
         back = await made.left(browser, await made.link())

@@ -12,7 +12,7 @@ import pytest
 from support.inspect import journal_of, vault_of
 from support.providers.consenting_provider import ConsentingProvider, consenting_provider
 from support.tokens import harness
-from support.tokens.consents import QUEUE, place
+from support.tokens.consents import QUEUE, held_answer, place
 
 from tidewarden.errors import StoreDown, Timeout
 from tidewarden.tokens.connect import claims, given_grants
@@ -48,19 +48,6 @@ async def replayed(made: Any) -> list[Any]:
     """Replay; returns what waits after that."""
     await made.tokens.connecting.given.replay()
     return list(journal_of(made.tokens).consents())
-
-
-def held_answer(there: ConsentingProvider) -> asyncio.Event:
-    """Have the next code answered when the event is set."""
-    held = asyncio.Event()
-
-    async def slowly(request: Any, by: Any, code: str) -> Any:
-        by.forms.pop()
-        await held.wait()
-        return await by.token(request)
-
-    there.faults.append(slowly)
-    return held
 
 
 # --- an account that was deleted stays so

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import os
@@ -95,6 +96,19 @@ class Noting:
     def account(self, user: str, peer: str, action: str, account: str, outcome: str = "ok") -> None:
         assert peer.startswith("127.0.0.1:")
         self._noted.append((user, action, account, outcome))
+
+
+def held_answer(there: ConsentingProvider) -> asyncio.Event:
+    """Have the next code answered when the event is set."""
+    held = asyncio.Event()
+
+    async def slowly(request: Any, by: Any, code: str) -> Any:
+        by.forms.pop()
+        await held.wait()
+        return await by.token(request)
+
+    there.faults.append(slowly)
+    return held
 
 
 @contextlib.asynccontextmanager
