@@ -26,7 +26,7 @@ local tries, rows =
   redis.call('HMGET', ACCOUNTS, unpack(accounts))
 local found = redis.call('HMGET', INTENTS, unpack(accounts))
 local begun, ids, intents, records, indexes = {}, {}, {}, {}, {}
-local reply = {}
+local reply, clock = {}, lease_clock()
 for i = 1, #accounts do
   local account, row = accounts[i], rows[i]
   local r = tries[i] and tries_decode(tries[i])
@@ -34,13 +34,12 @@ for i = 1, #accounts do
   local open_until = begun[account]
     or found[i] and select(4, struct.unpack('>I4I4I6I6c8I8', found[i]))
     or 0
-  local head = row and row_head(row)
   if not r or r.holder == '' or r.lease ~= leases[i] then
     reply[i] = { 'NOTHELD' }
   elseif not row then
     drop_task(account)
     reply[i] = { 'GONE' }
-  elseif not head then
+  elseif #row < HEAD or string.byte(row) ~= 1 then -- this version cannot read it
     set_aside(account)
     reply[i] = { 'NOTHELD' }
   elseif open_until > now then
@@ -49,21 +48,17 @@ for i = 1, #accounts do
     local lease_end = now + lengths[i]
     begun[account] = lease_end
     intents[#intents + 1], ids[#ids + 1] = account, i
-    intents[#intents + 1] = struct.pack(
-      '>I4I4I6I6c8I8',
-      head.grant,
-      head.generation,
-      now,
-      lease_end,
-      head.current,
-      leases[i]
-    ) .. CALLER
+    -- Grant, generation and fingerprint as the row has them.
+    intents[#intents + 1] = string.sub(row, 3, 10)
+      .. struct.pack('>I6I6', now, lease_end)
+      .. string.sub(row, 37, 44)
+      .. struct.pack('>I8', leases[i])
+      .. CALLER
     r.lease_ms, r.sticky = lengths[i], true
     records[#records + 1], records[#records + 2] = account, tries_encode(r)
-    local index = key('leased:' .. index_of(r.holder))
-    local list = indexes[index] or {}
-    indexes[index] = list
-    list[#list + 1], list[#list + 2] = text(lease_clock() + lengths[i]), account
+    local list = indexes[r.holder] or {}
+    indexes[r.holder] = list
+    list[#list + 1], list[#list + 2] = clock + lengths[i], account
     note(lease_end)
     reply[i] = { 'OK', now, row, false, false, found[i] or false, false }
   end
@@ -71,8 +66,8 @@ end
 if #ids > 0 then
   redis.call('HSET', INTENTS, unpack(intents))
   redis.call('HSET', key('tries'), unpack(records))
-  for index, list in pairs(indexes) do
-    redis.call('ZADD', index, unpack(list))
+  for holder, list in pairs(indexes) do
+    redis.call('ZADD', key('leased:' .. index_of(holder)), unpack(list))
   end
   local names = {}
   for i = 1, #ids do

@@ -181,65 +181,49 @@ local function split_piece(name, entries, at)
   redis.call('ZREMRANGEBYSCORE', name, middle, '+inf')
 end
 
--- Entries of one piece: a list of score, id, score, id …
-local function piece_add(name, entries)
-  local before = S.later
-  set('later', before + redis.call('ZADD', name, unpack(entries)))
-  local looks = math.floor(S.later / PIECE_LOOK) > math.floor(before / PIECE_LOOK)
-  if S.later <= PIECE_MAX or not looks then return end
-  local size = redis.call('ZCARD', name)
-  if size > PIECE_MAX then split_piece(name, size, base_of(name) + entries[1]) end
-end
-
-local function delayed_add(id, at)
-  local name = piece_of(at)
-  piece_add(name, { at - base_of(name), id })
-end
-
--- A function that finds the pieces of the due times in a part of a list. The directory is read once
--- for all of them, unless far more pieces lie between.
-local function piece_finder(list, from, to)
-  local first, last, most = list[from], list[from], 2 * (to - from)
-  for i = from + 2, to, 2 do
-    first, last = math.min(first, list[i]), math.max(last, list[i])
-  end
-  local names, lows = { piece_of(first) }, { first }
-  local found = S.cut > 0
-      and redis.call(
-        'ZRANGEBYSCORE',
-        key('pieces'),
-        '(' .. text(first),
-        text(last),
-        'WITHSCORES',
-        'LIMIT',
-        0,
-        most
-      )
-    or {}
-  if most > 0 and #found == 2 * most then return piece_of end
-  for i = 1, #found, 2 do
-    names[#names + 1], lows[#lows + 1] = piece_key(found[i]), tonumber(found[i + 1])
-  end
-  return function(at)
-    local n, high = 1, #lows
-    while n < high do
-      local middle = math.ceil((n + high) / 2)
-      if lows[middle] <= at then
-        n = middle
-      else
-        high = middle - 1
-      end
-    end
-    return names[n]
-  end
-end
-
 -- Add entries: a list of due ms, id, due ms, id … of any length. Those of one piece go there
 -- together, at most 64, with which a full piece is still one packed string.
 local function delayed_put(list)
+  -- The directory is read once for the due times of a part of the list, unless far more pieces lie
+  -- between them.
+  local function finder(from, to)
+    local first, last, most = list[from], list[from], 2 * (to - from)
+    for i = from + 2, to, 2 do
+      first, last = math.min(first, list[i]), math.max(last, list[i])
+    end
+    local lows, names = { first }, { piece_of(first) }
+    if S.cut == 0 or first == last then return function() return names[1] end end
+    local after, till = '(' .. text(first), text(last)
+    local found =
+      redis.call('ZRANGEBYSCORE', key('pieces'), after, till, 'WITHSCORES', 'LIMIT', 0, most)
+    if #found == 2 * most then return piece_of end
+    for i = 1, #found, 2 do
+      lows[#lows + 1], names[#names + 1] = tonumber(found[i + 1]), piece_key(found[i])
+    end
+    return function(at)
+      local n, high = 1, #lows
+      while n < high do
+        local middle = math.ceil((n + high) / 2)
+        if lows[middle] <= at then
+          n = middle
+        else
+          high = middle - 1
+        end
+      end
+      return names[n]
+    end
+  end
+  local function add(name, entries)
+    local before = S.later
+    set('later', before + redis.call('ZADD', name, unpack(entries)))
+    local looks = math.floor(S.later / PIECE_LOOK) > math.floor(before / PIECE_LOOK)
+    if S.later <= PIECE_MAX or not looks then return end
+    local size = redis.call('ZCARD', name)
+    if size > PIECE_MAX then split_piece(name, size, base_of(name) + entries[1]) end
+  end
   for from = 1, #list, 128 do
     local to, parts = math.min(from + 127, #list), {}
-    local find = piece_finder(list, from, to)
+    local find = finder(from, to)
     for i = from, to, 2 do
       local name = find(list[i])
       local part = parts[name] or {}
@@ -247,10 +231,12 @@ local function delayed_put(list)
       part[#part + 1], part[#part + 2] = list[i] - base_of(name), list[i + 1]
     end
     for name, part in pairs(parts) do
-      piece_add(name, part)
+      add(name, part)
     end
   end
 end
+
+local function delayed_add(id, at) delayed_put({ at, id }) end
 
 -- A piece that has become empty is forgotten; when the first alone is left, the index is whole
 -- again.
