@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis.asyncio
+from msgspec.structs import replace
 from support.inspect import accounts_of, vault_of
 from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness

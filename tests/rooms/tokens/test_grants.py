@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.inspect import accounts_of
 from support.providers.scripted_provider import scripted_provider
 from support.tokens import harness

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.tokens.ledger_bench import LEASE_MS, QUEUE, Bench
 
 from tidewarden.errors import BadArg

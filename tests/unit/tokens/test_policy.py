@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,7 +64,7 @@ def test_a_token_that_lives_for_a_moment_is_refreshed_each_ten_seconds(life_s: f
     row = AccountRow(1, 1, NOW_MS, end_ms, due_ms, b"", b"", access=b"sealed", refreshed=True)
     assert too_soon(provider(), row, NOW_MS + 1000) == 9  # whoever asks
     assert too_soon(provider(), row, due_ms) == 0
-    assert too_soon(provider(), replace(row, refreshed=False), NOW_MS) == 0
+    assert too_soon(provider(), msgspec.structs.replace(row, refreshed=False), NOW_MS) == 0
 
 
 @given(st.floats(10.0, 1e9), st.floats(0, 1e8), st.floats(0, 1), st.floats(0, 0.9))
@@ -92,10 +93,10 @@ def test_the_margin_may_be_a_share_and_a_refresh_may_be_forbidden_before_it() ->
     row = AccountRow(1, 1, NOW_MS, end_ms, due_ms, b"", b"", access=b"sealed", refreshed=True)
     assert too_soon(exact, row, NOW_MS) == 570
     assert too_soon(exact, row, end_ms - 30_000) == 0
-    assert too_soon(exact, replace(row, access=b"", expires_at_ms=0), NOW_MS) == 0
+    assert too_soon(exact, msgspec.structs.replace(row, access=b"", expires_at_ms=0), NOW_MS) == 0
     slow = provider(account_interval_s=60.0)
     assert too_soon(slow, row, NOW_MS + 1000) == 59
-    assert too_soon(slow, replace(row, refreshed=False), NOW_MS + 1000) == 0
+    assert too_soon(slow, msgspec.structs.replace(row, refreshed=False), NOW_MS + 1000) == 0
 
 
 def test_a_refresh_token_that_dies_when_idle_is_used_in_time() -> None:
@@ -260,7 +261,9 @@ def test_states() -> None:
     assert (
         state(row, RefreshTroubles(dead=True, outcome="lost_rotation"), NOW_MS) == "lost_rotation"
     )
-    assert state(replace(row, expires_at_ms=0, due_ms=0), None, NOW_MS) == "expiring"
+    assert (
+        state(msgspec.structs.replace(row, expires_at_ms=0, due_ms=0), None, NOW_MS) == "expiring"
+    )
 
 
 def test_since_when_an_account_is_as_it_is() -> None:

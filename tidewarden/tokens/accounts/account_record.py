@@ -86,8 +86,7 @@ class AccountDetails(msgspec.Struct, array_like=True, frozen=True):
 NO_DETAILS = AccountDetails()
 
 
-@dataclass(frozen=True, slots=True)
-class AccountRow:
+class AccountRow(msgspec.Struct, frozen=True):
     """Holds one account as it is stored, its tokens sealed."""
 
     grant: int
@@ -97,16 +96,19 @@ class AccountRow:
     expires_at_ms: int
     """When the access token expires; 0: there is none yet."""
     due_ms: int
-    origin: bytes = field(repr=False)
-    current: bytes = field(repr=False)
+    origin: bytes
+    current: bytes
     token_type: str = "Bearer"
     scope: str = ""
-    access: bytes = field(default=b"", repr=False)
+    access: bytes = b""
     """Sealed; empty when there is none yet."""
-    refresh: bytes = field(default=b"", repr=False)
+    refresh: bytes = b""
     refreshed: bool = False
     details: AccountDetails = NO_DETAILS
     """The account's details, which lie beside the row."""
+
+    def __repr__(self) -> str:
+        return f"AccountRow(grant={self.grant}, generation={self.generation}, due_ms={self.due_ms})"
 
     def pack_all(self) -> bytes:
         """

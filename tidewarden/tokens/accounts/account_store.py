@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from tidewarden import errors
 from tidewarden.config.error_classes import ERROR_CLASSES, Kind
 from tidewarden.queue import Taken
@@ -72,14 +74,13 @@ class AccountReading:
         return self.row.grant if self.row is not None else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """Holds what a written intent found: the account that is to be refreshed."""
 
     now_ms: int
     row: AccountRow
     troubles: RefreshTroubles
-    spare: AccountRow | None = field(repr=False)
+    spare: AccountRow | None
     found: Intent | None
     """An intent that was left open before."""
 

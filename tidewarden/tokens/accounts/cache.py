@@ -11,7 +11,9 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
 
 from tidewarden.clock import Clock
 
@@ -21,8 +23,7 @@ from .account_record import AccountRow
 TOKEN_BYTES_MAX = 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class CachedToken:
+class CachedToken(msgspec.Struct, frozen=True):
     """Holds a row, and when the store's clock gave its token ``left_ms`` to live."""
 
     row: AccountRow
@@ -147,26 +148,9 @@ class Cache:
 
 
 def _bare(row: AccountRow) -> AccountRow:
-    """
-    Return the row without the fields that only refreshes need.
-
-    A new row is made field by field: a copy with some replaced costs twice as much.
-    """
-    return AccountRow(
-        row.grant,
-        row.generation,
-        row.stored_ms,
-        row.expires_at_ms,
-        row.due_ms,
-        b"",
-        b"",
-        sys.intern(row.token_type),
-        row.scope,
-        row.access,
-        b"",
-        row.refreshed,
-        row.details,
-    )
+    """Return the row without the fields that only refreshes need."""
+    kind = sys.intern(row.token_type)
+    return replace(row, origin=b"", current=b"", token_type=kind, refresh=b"")
 
 
 def _age(row: AccountRow) -> tuple[int, int]:

@@ -5,7 +5,6 @@ Keeps a node's vault up to date: reads changed keys, seals the journal anew, tel
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
@@ -175,7 +174,7 @@ async def reseal_row(vault: Vault, provider: str, account: str, raw: bytes) -> b
     refresh = await vault.reseal(row.refresh, Place(provider, account, "refresh", *at))
     if access is row.access and refresh is row.refresh:
         return raw
-    anew = replace(row, access=access, refresh=refresh)
+    anew = changed(row, access=access, refresh=refresh)
     return anew.pack_all() if raw[0] == DETAILED else anew.pack()
 
 

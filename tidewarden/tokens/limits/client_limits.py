@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from tidewarden import errors
 from tidewarden.clock import sleep, sleep_or

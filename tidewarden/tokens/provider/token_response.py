@@ -52,20 +52,22 @@ _PHONE = re.compile(r"(?<![\w.])(?!\d{4}-\d\d-\d\d\b)[+(]{0,2}\d(?:[ ()./-]{0,2}
 _VOCABULARY = re.compile(r"[a-z_]{1,40}([.:][a-z_]{1,40}){0,3}|\d{1,8}")
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(msgspec.Struct, frozen=True):
     """Holds the answer of a token endpoint."""
 
     status: int
-    headers: Mapping[str, str] = field(repr=False)
+    headers: Mapping[str, str]
     """The headers, by names in lower case."""
-    body: bytes = field(repr=False)
+    body: bytes
     cut: str = ""
     """Why ``body`` is not known to be whole; empty: it is."""
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    secrets: tuple[str, ...] = ()
     """The secrets of the request, which no text may repeat: error texts quote them."""
-    raw: bytes = field(default=b"", repr=False)
+    raw: bytes = b""
     """The body as it came, where its Content-Encoding could not be undone, or not all of it."""
+
+    def __repr__(self) -> str:
+        return f"HttpAnswer(status={self.status}, cut={self.cut!r})"
 
     @property
     def as_it_came(self) -> bytes:
@@ -95,12 +97,11 @@ class NoAnswer:
 Outcome = HttpAnswer | RequestNotSent | NoAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class TokenPair:
+class TokenPair(msgspec.Struct, frozen=True):
     """Holds the tokens of a successful answer, and their lives."""
 
-    access_token: str = field(repr=False)
-    refresh_token: str = field(repr=False)
+    access_token: str
+    refresh_token: str
     """The new refresh token; empty: the old one goes on."""
     token_type: str
     scope: str | None
@@ -109,12 +110,14 @@ class TokenPair:
     """How long the access token lives; None: not told. 0: it is over."""
     consent_s: float | None = None
     """How long the refresh token lives if it is not used; None: not told."""
-    extras: dict[str, Scalar] = field(default_factory=dict)
+    extras: dict[str, Scalar] = {}
     """Members that the provider's ``extras`` name and that can be kept."""
 
+    def __repr__(self) -> str:
+        return f"TokenPair(scope={self.scope!r}, life_s={self.life_s}, extras={self.extras})"
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+
+class Verdict(msgspec.Struct, frozen=True):
     """
     Holds the class of an outcome, whose matter it is, and the pair or the words of the answer.
     """

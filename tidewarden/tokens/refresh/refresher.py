@@ -13,6 +13,8 @@ import logging
 from dataclasses import replace
 from random import Random
 
+import msgspec
+
 from tidewarden import errors
 from tidewarden.clock import Clock, sleep
 from tidewarden.config import placeholders
@@ -227,7 +229,8 @@ class Refresher:
             if lasts is None:
                 await self._failed(task, opened, case)
                 return
-            until, opened = lasts, replace(opened, troubles=failures.after_doubt(case))
+            until = lasts
+            opened = msgspec.structs.replace(opened, troubles=failures.after_doubt(case))
             log.debug("%s/%s: %s; sent again in its place", provider.name, task.id, verdict.message)
 
     async def _ask(

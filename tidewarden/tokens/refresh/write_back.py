@@ -7,8 +7,9 @@ None of them is ever thrown away.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from tidewarden.clock import Clock
 from tidewarden.config.load import Provider

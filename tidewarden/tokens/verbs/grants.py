@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from tidewarden import errors
 from tidewarden.config import placeholders
