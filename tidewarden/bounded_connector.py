@@ -94,7 +94,7 @@ def _slices(data: bytes) -> Iterator[bytes]:
     The body is another piece than its head: an error in a piece loses the answers that begin in it.
     """
     body = data.find(b"\r\n\r\n") + 4
-    for part in (data[:body], data[body:]) if body >= 4 and data[body:] else (data,):
+    for part in (data[:body], data[body:]) if 4 <= body < len(data) else (data,):
         for at in range(0, max(len(part), 1), SLICE_BYTES):
             yield part[at : at + SLICE_BYTES]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidewarden.config.error_classes import Kind, class_of
+from tidewarden.config.error_classes import ERROR_CLASSES, Kind, class_of
 from tidewarden.tokens.provider.token_response import Verdict
 
 WIDTH_MS = 2_000
@@ -54,7 +54,8 @@ def kind_of(verdict: Verdict) -> Kind:
 
 def is_refusal(outcome: str) -> bool:
     """Return whether answers of that class refuse a grant or our client."""
-    return class_of(outcome).kind in ("refused", "client")
+    found = ERROR_CLASSES.get(outcome)  # an account that is well has none
+    return found is not None and found.kind in ("refused", "client")
 
 
 class Bucket(msgspec.Struct, array_like=True):

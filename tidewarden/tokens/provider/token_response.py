@@ -404,7 +404,7 @@ def _consent(members: Mapping[str, Any], paths: Mapping[str, str]) -> float | No
     names = ("refresh_expires_in",) if "refresh_expires_in" in paths else CONSENT_NAMES
     for name in names:
         told = _at(members, name, paths)
-        if life_s := _life(told, CONSENT_S_MAX):
+        if told and (life_s := _life(told, CONSENT_S_MAX)):
             return life_s
     return None
 

@@ -34,7 +34,7 @@ from tidewarden.tokens.provider.advice import after_refusal
 from tidewarden.tokens.provider.grant_request import Unfit
 from tidewarden.tokens.provider.token_response import Outcome, Verdict
 from tidewarden.tokens.vault.vault import Unsealable
-from tidewarden.tracing import client_span, failed
+from tidewarden.tracing import client_span, failed, traced
 
 from .log_sampler import LogSampler
 from .outcome_notifier import OutcomeNotifier
@@ -237,6 +237,8 @@ class Refresher:
         self, task: Taken, opened: Opened, token: str, until: float
     ) -> tuple[Outcome, Verdict]:
         """Ask the provider, and have it traced where spans are wanted."""
+        if not traced():
+            return await self._request.ask(task.id, opened.row, token, until)
         name = self.provider.name
         about: dict[str, str | int] = {
             "tidewarden.provider": name,
