@@ -37,19 +37,18 @@ local function promote_due(most)
   local bodies = records_get(ids)
   local by = {}
   for i = 1, #ids do
-    local t = bodies[i] and decode(bodies[i])
-    if t then
-      if t.lane then
-        laned().enter(ids[i], t)
-      else
-        local list = by[t.priority] or {}
-        by[t.priority] = list
-        list[#list + 1], list[#list + 2] = t.deadline, ids[i]
-      end
-    elseif bodies[i] then
-      set_aside(ids[i])
-    else
+    -- No table for each: of most only two fields count.
+    local readable, priority, _, deadline, _, _, _, _, _, _, lane = pcall(said, bodies[i])
+    if not bodies[i] then
       count('strays')
+    elseif not readable then
+      set_aside(ids[i])
+    elseif lane then
+      laned().enter(ids[i], decode(bodies[i]))
+    else
+      local list = by[priority] or {}
+      by[priority] = list
+      list[#list + 1], list[#list + 2] = deadline, ids[i]
     end
   end
   for priority, list in pairs(by) do
