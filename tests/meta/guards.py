@@ -434,7 +434,7 @@ GUARDS = (
     Guard(
         "write-back",
         (
-            (STORED, "    and head.grant == grant\n    and head.generation == generation\n    and new.generation > generation\n", ""),
+            (STORED, "    and was == grant\n    and before == generation\n    and new > generation\n", ""),
             (STORED, "  if head and head.grant == grant and head.generation == generation then", "  if true then"),
         ),
         ("scripts/accounts/test_account_store", "live/tokens/refresh/test_refresher"),
