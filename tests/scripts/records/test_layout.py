@@ -156,6 +156,20 @@ def test_tasks_of_one_due_time_stay_together(pieces: Any) -> None:
     assert len(pieces.ids()) == 51
 
 
+def test_what_is_put_together_goes_to_the_pieces_of_its_times(pieces: Any) -> None:
+    """Also where far more pieces lie between two tasks than are looked up at once."""
+    rng = random.Random(5)
+    dues: dict[str, int] = {}
+    for together in (90, 2, 60, 2, 3, 200, 2):
+        new = {f"t{len(dues) + i}": rng.randrange(1, 5000) for i in range(together)}
+        pieces.put_all(*((name, b"", {"delay_ms": due}) for name, due in new.items()))
+        dues |= new
+        pieces.audit()
+        shown = [dues[row[0].decode()] for row in pages(pieces, 9)]
+        assert shown == sorted(dues.values())
+    assert len(keys(pieces, "delayed")) > 60
+
+
 def test_a_retrys_own_time_is_known(pieces: Any) -> None:
     for n in range(30):
         pieces.put(f"t{n}")
