@@ -30,9 +30,11 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from benchmarks import machine, token_endpoint
 from benchmarks.accounts import CLUSTER, QUEUE, Fleet, Loader, fleet_up, name_of
