@@ -147,6 +147,7 @@ async def test_takes_of_one_shard_whose_answers_are_lost(node: Any) -> None:
     await asyncio.gather(*looks, return_exceptions=True)
 
 
+@pytest.mark.thorough
 async def test_queues_that_come_and_end(node: Any, eventually: Any) -> None:
     """One for each instance of a program, on the node that ends them and on another."""
     nodes = [(await node(name)).queues for name in ("n0", "n1")]

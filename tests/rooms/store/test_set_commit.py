@@ -323,6 +323,7 @@ async def test_while_nothing_was_confirmed_for_so_long_it_is_refused_before_it_i
     await hasty.write("k3")
 
 
+@pytest.mark.thorough
 async def test_after_thousands_of_failed_groups_writes_go_on_once_they_can(
     hasty: ReplicatedSeat,
     stores: ReplicatedStores,

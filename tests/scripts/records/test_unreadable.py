@@ -447,8 +447,13 @@ def check_all(desk: Any, state: str, record: str, damages: Callable[[int], list[
 def test_a_record_that_nobody_can_read_harms_only_itself(
     desk: Any, state: str, record: str
 ) -> None:
-    names = list(RECORDS[record])
-    check_all(desk, state, record, lambda number: [names[number % len(names)]])
+    """One act in four, others in each state: the next test plays them all."""
+    names, turn = list(RECORDS[record]), STATES.index(state) + 2 * list(RECORDS).index(record)
+
+    def damages(number: int) -> list[str]:
+        return [] if (number + turn) % 4 else [names[(number + turn // 4) % len(names)]]
+
+    check_all(desk, state, record, damages)
 
 
 @pytest.mark.thorough
