@@ -87,6 +87,12 @@ ONCE = {
     "live/faults/test_storm", "live/faults/test_single_links", "live/engines/test_tokens",
     "live/engines/test_cluster_resize", "soak/test_engine_faults",
 }  # fmt: skip
+# Scripts run on a store as we embed it; these files, with all scripts among them, on a Redis of
+# one's own in `make test` as well. The other files do so in `make soak`.
+ON_BOTH_STORES = {
+    "scripts/tasks/test_batch", "scripts/tasks/test_full", "scripts/tasks/test_order",
+    "scripts/holders/test_locks", "scripts/lanes/test_lanes", "scripts/records/test_check",
+}  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -121,6 +127,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(mark)
         if item.path in once:
             item.add_marker(pytest.mark.flaky(reruns=0))
+        if repeats_on_own_store(item) and place.removesuffix(".py") not in ON_BOTH_STORES:
+            item.add_marker(pytest.mark.soak)
+
+
+def repeats_on_own_store(item: pytest.Item) -> bool:
+    """Whether a test runs on a store of one's own because of :func:`desk` alone."""
+    call = getattr(item, "callspec", None)
+    chosen = (mark.args[0] for mark in item.iter_markers("parametrize"))
+    return call is not None and call.params.get("desk") == "own" and "desk" not in chosen
 
 
 @pytest.hookimpl(optionalhook=True)
