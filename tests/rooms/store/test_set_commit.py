@@ -288,6 +288,7 @@ async def test_a_set_that_is_too_small_for_a_moment_is_a_wait(
     await asyncio.gather(*waiting)
 
 
+@pytest.mark.thorough
 async def test_once_the_set_has_grown_to_a_majority_a_write_waits_instead_of_being_refused(
     one: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
 ) -> None:
