@@ -67,12 +67,14 @@ def status(url: Url = "", data_dir: DataDir = Path(DATA_DIR), as_json: AsJson = 
         return
     print_table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows])
     store = leader.get("store", {})
-    engine = f"{store.get('name', '?')} {store.get('version', '')}".strip()
-    where = f"{store.get('at') or leader['primary']}, {'up' if store.get('up', True) else 'AWAY'}"
+    engine = f"{store.get('name', '')} {store.get('version', '')}".strip() or "not known yet"
+    place = store.get("at") or leader["primary"]
+    where = f" at {place}" if place else ""
+    where += ", up" if store.get("up", True) else ", AWAY"
     quorum = "a quorum" if leader["quorum"] else "NO QUORUM"
     typer.echo(
         f"leader {leader['leader'] or 'unknown'}, epoch {leader['epoch']}, {quorum}; store {engine}"
-        f" at {where}"
+        f"{where}"
     )
     if "in_sync" in leader:
         _show_copies(leader)

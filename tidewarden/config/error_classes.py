@@ -148,8 +148,8 @@ ROWS = (
     ),
     _our_client(
         "invalid_client",
-        "Look at client_id, its secret and auth of [providers.{name}]; then restart the nodes, one"
-        " by one",
+        "Look at client_id, its secret and auth of [providers.{name}]; then have each node read"
+        " them (SIGHUP; `up`: restart it)",
         kind="client",
         codes=(
             "invalid_client",

@@ -356,6 +356,7 @@ class Daemon:
             processes=secondaries,
             stores=None if replication is None else replication.seen,
             duties=self._duties,
+            tokens=tokens,
         )
         traffic = ClusterTraffic(
             config.node.name,

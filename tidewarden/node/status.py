@@ -16,6 +16,7 @@ from tidewarden.duties import Duties
 from tidewarden.histograms import told_of
 from tidewarden.raft.state import base_address
 from tidewarden.server.stats_merge import add_up
+from tidewarden.tokens import Tokens
 
 from .connected_store import ConnectedStore
 from .leader_parts import LeaderParts
@@ -50,6 +51,7 @@ class Status:
         processes: Secondaries,
         stores: StoreStatus | None = None,
         duties: Duties,
+        tokens: Tokens,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -63,6 +65,7 @@ class Status:
         self.processes = processes
         self.stores = stores
         self.duties = duties
+        self._tokens = tokens
         self.ready = False
         self.stopping = False
         self.certificate_expires_s = 0.0
@@ -199,6 +202,7 @@ class Status:
             "store memory": catalog.store_memory.warning(),
             "durability": catalog.durability.warning(),
             "duties": self.duties.warning(),
+            "accounts": self._tokens.warning(),
         }
         return {about: warning for about, warning in found.items() if warning}
 

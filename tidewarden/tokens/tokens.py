@@ -154,6 +154,10 @@ class Tokens:
         self._config = config
         self._change_providers(self.stored_providers.configure(config.providers))
 
+    def warning(self) -> str:
+        """Say which accounts nobody refreshes by this node's configuration; empty: none."""
+        return self._refreshing.unconfigured.warning()
+
     def answer_peer(self, raw: bytes) -> bytes | None:
         """Answer another node's question; None: it is not of this cluster."""
         return self._refreshing.replay.answer_peer(raw)

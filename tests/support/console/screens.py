@@ -36,6 +36,7 @@ PAGES = {
     "schedule": "schedules/schedule/invoices.sum",
     "next-day": "schedules/next",
     "locks": "locks",
+    "consumers": "consumers",
     "events": "events",
     "traffic": "traffic",
     "audit": "audit",

@@ -68,6 +68,14 @@ def test_status_of_a_cluster_is_its_leaders_whoever_is_asked(run: Run, node: Any
     assert "leader n0, epoch 7, a quorum" in run("cluster", "status").stdout
 
 
+def test_status_of_a_cluster_that_just_starts_names_no_store(run: Run, node: Any) -> None:
+    store = {"name": "", "version": "", "at": "", "up": False}
+    young = {"role": "orphan", "leader": "", "quorum": False, "epoch": 0, "primary": ""}
+    node.answers = {"R.STATUS": status_of(node) | young | {"store": store}}
+    said = run("cluster", "status").stdout
+    assert "leader unknown, epoch 0, NO QUORUM; store not known yet, AWAY" in said
+
+
 def test_transfer_asks_for_a_node_or_for_any(run: Run, node: Any) -> None:
     node.answers = {"R.TRANSFER": lambda request: request[1] if len(request) > 1 else b"n2"}
     assert run("cluster", "transfer").stdout == "n2 leads\n"

@@ -171,7 +171,10 @@ def test_get_prints_the_access_token_alone(run: Run, node: Any) -> None:
 def test_verbs_ask_what_they_say(run: Run, node: Any) -> None:
     node.answers = {"T.REFRESH": "OK", "T.DELETE": 1}
     for words, out in (
-        ("refresh p/a", "OK\n"),
+        (
+            "refresh p/a",
+            "p/a is asked for. What comes of it: tidewarden token why p/a\n",
+        ),
         ("refresh p/a p/b", "2 queued\n"),
         ("delete p/a", "OK\n"),
     ):

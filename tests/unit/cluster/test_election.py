@@ -267,6 +267,11 @@ def test_a_member_that_lost_its_data_is_as_good_as_unheard(lost: StoreReport) ->
         assert taken(FACTS, decide(FACTS, said, word="n2")).loss == "likely"
 
 
+def test_while_the_members_are_not_known_nothing_is_said_of_their_stores() -> None:
+    chosen = Election(0.0).decide(StoreFacts(), frozenset(), {"n0": report("a")}, {}, 1.0)
+    assert (chosen.command, chosen.why) == (None, "")
+
+
 def test_a_first_primary_that_is_chosen_before_all_are_heard_may_have_lost_everything() -> None:
     """Two hosts came back empty while the third, which has all data, is away."""
     said = {"n1": StoreReport("b"), "n2": StoreReport("c")}

@@ -544,6 +544,16 @@ def test_every_row_of_the_table_has_its_scene() -> None:
     assert [(name, row.code, row.condition) for name, row in rows if id(row) not in met] == []
 
 
+def test_what_can_be_done_is_said_once() -> None:
+    """Each node met with what all accounts wait for."""
+    silences = {
+        node: Silence(CLOCK_MS - 70 * S, CLOCK_MS - 3 * S, 0, "invalid_client", "HTTP 401")
+        for node in ("n0", "n1")
+    }
+    story = provider_story(provider(msgspec.structs.replace(BAD_CLIENT, silences=silences)))
+    assert len(story["advice"]) == len(set(story["advice"])) > 1
+
+
 def test_who_waits_for_a_provider_is_asked_no_sooner_than_it() -> None:
     assert story_of(SCENES["held for client words"].facts)["next"]["at_ms"] == NOW_MS + 3000
     story = story_of(account(row(), None, seen(rest_ms=5_055_000)))

@@ -208,7 +208,8 @@ def _told(asked: RefreshWish, found: dict[str, dict[str, Any]], state: str, as_j
     elif state and not found:
         typer.echo("No account is so: nobody was asked for.")
     elif [asked.queued, len(found)] == [1, 1]:
-        typer.echo("OK")
+        (name,) = map(cell, found)
+        typer.echo(f"{name} is asked for. What comes of it: tidewarden token why {name}")
     else:
         rest = ((asked.absent, "absent"), (len(asked.refused), "refused"))
         typer.echo(

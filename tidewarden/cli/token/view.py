@@ -91,7 +91,8 @@ def list_(
             (
                 "No account is so."
                 if state or provider
-                else "There are no accounts yet: tidewarden token import FILE"
+                else "There are no accounts yet: tidewarden token import FILE (accounts of a"
+                " provider that had another name or client_id: docs/providers.md, Names)"
             ),
             err=True,
         )

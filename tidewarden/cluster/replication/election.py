@@ -252,6 +252,8 @@ class Election:
     # The first primary.
 
     def _found(self, stores: Stores, word: str | None) -> Choice:
+        if not stores.voters:  # Raft has not told the members yet.
+            return Choice()
         ready = {node for node in stores.voters if stores.ready(node)}
         missing = stores.voters - ready
         enough = word is not None and len(ready) >= majority_of(stores.voters)

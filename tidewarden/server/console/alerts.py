@@ -8,6 +8,7 @@ whole cluster.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -150,7 +151,10 @@ def _buried(seen: AlertFigures) -> Iterator[Labels]:
         ring = history.ring("buried")
         if ring is not None and (buried := ring.latest(seen.slot, 900)) > 0:
             more = max(0.0, ring.growth(seen.slot, 900))
-            growth = f", {more:.0f} more than 15 minutes ago"
+            # Where no figure is as old, all of them may have been buried since.
+            then = seen.slot - 900 // STEP_S
+            known = more or not all(map(math.isnan, ring.over(then - 6, then + 6)))
+            growth = f", {more:.0f} more than 15 minutes ago" if known else ""
             yield {"queue": queue, "value": buried, "growth": growth}
     for queue, number in seen.buried.items():
         yield {"queue": queue, "value": number, "growth": ""}

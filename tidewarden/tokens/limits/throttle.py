@@ -185,8 +185,23 @@ def judge_hold(record: ClientRecord, told: Told, clock_ms: int) -> None:
             named_ms = min(told.error_wait_ms, NAMED_MS) if kind == "erring" else 0
             wait_ms = max(named_ms, pause_ms(kind, 0, 0))
             record.hold = Hold(kind, clock_ms, clock_ms + wait_ms, 0, "", 0, outcome, brief, *found)
-            record.incident_ms = record.incident_ms or clock_ms
+            if not record.well_ms or _proven(record, kind, clock_ms):
+                record.incident_ms = record.incident_ms or clock_ms
             return
+
+
+def _proven(record: ClientRecord, kind: Kind, clock_ms: int) -> bool:
+    """
+    Return whether accounts that were refreshed well before are among those that fail just now.
+
+    Some that are imported with a fault of their own come in a row, and are no incident of the
+    provider before the hold's probe has failed, too.
+    """
+    since_ms = clock_ms - HOLD_WINDOWS_MS[-1]
+    if record.in_a_row.get(kind):
+        since_ms = min(since_ms, record.row_ms)
+    seen = within(record.buckets, max(record.opened_ms, since_ms))
+    return bool(getattr(seen, f"proven_{kind}"))
 
 
 def claimable(record: ClientRecord, clock_ms: int) -> bool:
@@ -219,6 +234,7 @@ def probe_ended(record: ClientRecord, told: Told, clock_ms: int) -> None:
             end_hold(record, clock_ms)
             return
         hold.probes += 1
+        record.incident_ms = record.incident_ms or clock_ms
         hold.claim, hold.claim_ms = "", 0
         named_ms = max(told.wait_ms, told.error_wait_ms)
         wait_ms = min(named_ms, NAMED_MS << min(hold.probes, 20))

@@ -56,19 +56,23 @@ class Refreshing:
             node, journal, vault, clock, notifier, under_way, pools, shared.mac
         )
         self._rescue = Rescue(directory.providers, directory.queues, accounts, clock, nodes)
-        self._unconfigured = UnconfiguredAccounts(
-            accounts, queues.catalog.names, directory.queues.values()
+        self.unconfigured = UnconfiguredAccounts(
+            accounts,
+            queues.catalog.names,
+            lambda: [directory.queues[name] for name in directory.providers],
+            clock,
         )
 
     def jobs(self) -> Sequence[Job]:
         """Return the jobs that run beside the refreshers."""
-        return self.replay.run, self._rescue.run, self._unconfigured.say
+        return self.replay.run, self._rescue.run, self.unconfigured.run
 
     def change(self, config: Config) -> None:
         """Use the providers of ``config`` from now on; what is under way ends as it began."""
         self._limits.hosts.change(config.providers.values())
         self.clients.change(config.providers)
         self._rescue.change(config.providers)
+        self.unconfigured.change()
 
     def _client(self, provider: Provider) -> ProviderClient:
         """Make the parts that refresh the accounts of one provider."""

@@ -71,7 +71,7 @@ def provider_story(client: Facts) -> Story:
         "asked": _asked(sorted(asked, key=itemgetter(0))),
         "concluded": [*chain(*concluded, _findings(counted, client))],
         "next": _next("client next", client),
-        "advice": _stopped([*dict.fromkeys(advice), *advised(rows + counted, client)]),
+        "advice": _stopped(dict.fromkeys([*advice, *advised(rows + counted, client)])),
     }
 
 

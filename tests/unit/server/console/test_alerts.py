@@ -131,11 +131,21 @@ def test_each_fires_after_its_time_and_ends(name: str) -> None:
 
 def test_tasks_that_were_buried_before_anybody_looked_are_told_too() -> None:
     subject = Alerts()
-    subject.judge(figures(queues={"mails": history(buried=(820, 820))}), 1000)
+    old = history(buried=(820, 820))
+    old.put(SLOT - 91, {"buried": 820.0})
+    subject.judge(figures(queues={"mails": old}), 1000)
     (one,) = subject.firing
     assert one.alert.summary == "820 tasks of mails are buried, 0 more than 15 minutes ago."
     subject.judge(figures(queues={"mails": history(buried=(820, 0))}), 2000)
     assert subject.firing == []
+
+
+def test_what_was_buried_since_the_figures_began_is_not_called_old() -> None:
+    subject, young = Alerts(), History()
+    young.put(SLOT, {"buried": 700.0})
+    subject.judge(figures(queues={"mails": young}), 1000)
+    (one,) = subject.firing
+    assert one.alert.summary == "700 tasks of mails are buried."
 
 
 def test_of_thousands_that_go_wrong_so_many_are_told() -> None:

@@ -121,6 +121,40 @@ def test_where_little_comes_those_in_a_row_count_and_it_is_told_once() -> None:
     assert play.events == ["breaker_open"]
 
 
+@pytest.mark.parametrize("kind", ["client", "erring"])
+def test_a_hold_for_accounts_that_never_were_well_is_told_once_its_probe_has_failed(
+    kind: str,
+) -> None:
+    """Sixty that are imported at once with a wrong word of their own come in a row."""
+    play = Play()
+    play.run(60, ok=2)
+    play.now_ms += throttle.HOLD_WINDOWS_MS[-1]
+    play.tell(**{kind: 12, f"proven_{kind}": 0})
+    assert play.record.hold is not None  # Nothing else shows how the others fare.
+    assert play.events == []
+    fold(play.record, Told("n0", probe=True), play.now_ms + 2_000)
+    assert play.record.hold is None
+    play.now_ms += throttle.HOLD_WINDOWS_MS[-1]
+    play.run(throttle.CALM_MS / 1000 + 1, ok=1)
+    assert play.events == []
+    play.now_ms += throttle.HOLD_WINDOWS_MS[-1]
+    play.tell(**{kind: 30, f"proven_{kind}": 0})
+    play.note(fold(play.record, Told("n0", probe=False), play.now_ms + 2_000))
+    assert play.events == ["breaker_open"]
+    play.note(fold(play.record, Told("n0", probe=True), play.now_ms + 4_000))
+    play.now_ms += 4_000
+    play.run(throttle.CALM_MS / 1000 + 1, ok=1)
+    assert play.events == ["breaker_open", "breaker_closed"]
+
+
+def test_one_that_was_well_among_those_that_fail_has_the_hold_told_at_once() -> None:
+    play = Play()
+    play.run(60, ok=2)
+    play.now_ms += throttle.HOLD_WINDOWS_MS[-1]
+    play.tell(client=5, proven_client=1)
+    assert play.events == ["breaker_open"]
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "parts",

@@ -9,6 +9,7 @@ import { change, go, link } from "../router.js";
 import { may } from "../session.js";
 import { facts, table } from "../table.js";
 import { buriedTable, reasonSection } from "./buried.js";
+import { silent } from "./consumers.js";
 import { figures } from "./history.js";
 import * as actions from "./queue_actions.js";
 import { lateBy } from "./queues.js";
@@ -39,6 +40,7 @@ export function queuePage(queue, query) {
       const page = { state: shown, count: PAGE, after, payloads: false };
       const tasks = !may(["take", "admin"], queue) ? null
         : asked.find || asked.where ? (searched ??= await search(of, page, asked, signal))
+        : shown === "leased" && actions.mayAdmin(queue) ? await held(of, after, signal)
         : await getIf(`${of}/tasks${queryOf(page)}`, signal);
       // Each look at 100,000 reasons takes a third of a second of the store.
       if (Date.now() - asked_ms >= SELDOM_MS) {
@@ -113,6 +115,12 @@ function buttons(queue, stats, again) {
     button("Drop …", () => actions.drop(queue, stats), true, () => go(["queues"])));
 }
 
+/** A page of the tasks that are held, and by whom. */
+async function held(of, after, signal) {
+  const page = await getIf(`${of}/holders${queryOf({ count: PAGE, after })}`, signal);
+  return page && { tasks: page.holders, after: page.after, unreachable: page.unreachable };
+}
+
 /** Finds tasks that fit: as many as a page has, or what is found within two seconds. */
 async function search(of, page, asked, signal) {
   const glob = asked.find.includes("*") ? asked.find : `*${asked.find}*`;
@@ -168,7 +176,9 @@ function taskSection(queue, stats, tasks, view, again) {
       finder(queue)),
     searchTools(view),
     told(tasks),
-    shown === "buried" ? buriedTable(queue, tasks.tasks, again) : taskTable(queue, tasks.tasks),
+    tasks.unreachable ? silent(tasks.unreachable) : null,
+    shown === "buried" ? buriedTable(queue, tasks.tasks, again)
+      : tasks.unreachable ? heldTable(queue, tasks.tasks) : taskTable(queue, tasks.tasks),
     h("div", { class: "actions" },
       after ? h("a", { class: "button", href: link(["queues", queue], { state: shown, ...asked }) },
         "First page") : null,
@@ -202,6 +212,20 @@ function taskTable(queue, tasks) {
     { title: "Node", cell: (task) => task.node || "–" },
     { title: "Last reason", cell: (task) => task.reason || "–" },
   ], tasks, { key: (task) => task.id });
+}
+
+function heldTable(queue, tasks) {
+  return table("Tasks that are held", [
+    { title: "Task", cell: taskLink(queue) },
+    { title: "Held by", cell: (one) => (one.user
+      ? [h("a", { href: link(["consumers"], { queue, user: one.user }) }, one.user),
+        one.name ? ` ${one.name}` : ""] : "nobody that a node knows") },
+    { title: "Runs at", cell: (one) => [one.host || one.address || "–",
+      one.pid ? ` process ${one.pid}` : ""] },
+    { title: "Node", cell: (one) => one.node || "–" },
+    { title: "Since", cell: (one) => time(one.since_ms) },
+    { title: "Lease ends", cell: (one) => time(one.lease_end_ms) },
+  ], tasks, { key: (one) => one.id });
 }
 
 function settingsOf(queue, settings, again) {

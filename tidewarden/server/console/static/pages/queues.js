@@ -93,15 +93,16 @@ function list(rows, rates) {
     return found ? `${rounded(found[name])}/s` : "–";
   };
   const count = (name) => (row) => number(row[name] ?? 0);
+  const listed = (state, kind) => (row) => (row[state]
+    ? h("a", { class: kind, href: link(["queues", row.queue], { state }) }, number(row[state]))
+    : "0");
   return table("Queues", [
     { title: "Queue", cell: (row) => [h("a", { href: link(["queues", row.queue]) }, row.queue),
       row.paused_until_ms ? [" ", h("span", { class: "tag warn" }, "paused")] : null] },
     { title: "Ready", number: true, cell: count("ready") },
     { title: "Delayed", number: true, cell: count("delayed") },
-    { title: "Leased", number: true, cell: count("leased") },
-    { title: "Buried", number: true, cell: (row) => (row.buried
-      ? h("a", { class: "illtext", href: link(["queues", row.queue], { state: "buried" }) },
-        number(row.buried)) : "0") },
+    { title: "Leased", number: true, cell: listed("leased", null) },
+    { title: "Buried", number: true, cell: listed("buried", "illtext") },
     { title: "Oldest ready is late by", number: true, cell: (row) => {
       const late = lateBy(row);
       return late === null ? "–" : duration(late);
