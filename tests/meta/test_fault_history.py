@@ -139,6 +139,8 @@ def read(history: History) -> list[str]:
          ["x: generation 2 was read after 3"]),
         (epochs, (op("fence", "epoch", 0, 1, lease=0), op("fence", "epoch", 2, 3, lease=4),
                   op("fence", "epoch", 5, 6, lease=0)), ["the fence went from epoch 4 to 0"]),
+        (epochs, (op("fence", "epoch", 2, 3, lease=4), op("fence", "epoch", 5, 6, lease=3),
+                  op("fence", "epoch", 26, 27, lease=4)), ["the fence went from epoch 4 to 3"]),
         (lease_numbers, (op("grant", "a", 0, 1, lease=7), op("grant", "a", 2, 3, lease=6)),
          ["lease 6 was given after 7"]),
         (lease_numbers, (op("grant", "a", 0, 1, lease=7), op("grant", "a", 2, 3, lease=7)),
@@ -171,6 +173,9 @@ def test_a_violation_is_seen(rule: Rule, asked: tuple[Operation, ...], said: lis
         (results, (*ACKED, op("wait", "a", 2, 30, value=("unknown", "")))),  # long ago
         (results, (PUT, op("ack", "a", 1, lease=7), op("wait", "a", 2, 3, value=("done", "7")))),
         (read, (op("read", "x", 0, 1, value="stale", outcome=REFUSED),)),
+        # Its primary took the claim with it, and whoever leads claimed again.
+        (epochs, (op("fence", "epoch", 2, 3, lease=4), op("fence", "epoch", 5, 6, lease=3),
+                  op("fence", "epoch", 7, 8, lease=4))),
         # Of grants that overlap in time nobody knows which came first.
         (lease_numbers, (op("grant", "a", 0, 5, lease=7), op("grant", "a", 1, 4, lease=6))),
         *((old_numbers, (*TWICE, op(verb, "a", 1, 2.5, lease=7))) for verb in USES),  # under way

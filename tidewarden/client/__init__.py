@@ -11,6 +11,7 @@ from .client import AsyncClient
 from .lock import AsyncLock
 from .options import NewTask, PutOptions
 from .queue import AsyncQueue, BatchError
+from .redlock import AsyncRedlock, Redlock
 from .replies import Ending, Page, TaskInfo, Token
 from .task import AsyncTask
 from .worker import Worker
@@ -19,6 +20,7 @@ __all__ = [
     "AsyncClient",
     "AsyncLock",
     "AsyncQueue",
+    "AsyncRedlock",
     "AsyncTask",
     "BatchError",
     "Client",
@@ -28,6 +30,7 @@ __all__ = [
     "Page",
     "PutOptions",
     "Queue",
+    "Redlock",
     "Task",
     "TaskInfo",
     "Token",

@@ -7,7 +7,6 @@ Each method is that of its namesake in ``client.py``, ``queue.py``, ``schedules.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ from typing import Any, Self
 
 from .client import ANSWER_S, GRACE_MS, RETRY_S, AsyncClient
 from .lock import AsyncLock
-from .loop_thread import Bridge, Inner, LoopThread, blocking
+from .loop_thread import Bridge, Inner, LoopThread, blocking, end_thread
 from .options import Place, State
 from .queue import FOREVER_MS, AsyncQueue
 from .replies import TaskInfo
@@ -284,7 +283,9 @@ class Client:
         thread = LoopThread("tidewarden client")
         self.bridge: Bridge = thread
         self.inner = inner
-        self._end: Callable[[], object] = weakref.finalize(self, _end, thread, inner, os.getpid())
+        self._end: Callable[[], object] = weakref.finalize(
+            self, end_thread, thread, inner, os.getpid()
+        )
 
     def __repr__(self) -> str:
         return repr(self.inner).replace("AsyncClient", "Client")
@@ -348,11 +349,3 @@ class Client:
     kill = blocking(AsyncClient.kill)
     end_session = blocking(AsyncClient.end_session)
     execute = blocking(AsyncClient.execute)
-
-
-def _end(thread: LoopThread, inner: AsyncClient, pid: int) -> None:
-    """Close the client and stop its thread."""
-    if os.getpid() == pid and not thread.loop.is_closed():
-        with contextlib.suppress(RuntimeError):
-            thread.run(inner.close())
-        thread.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import threading
@@ -103,6 +104,20 @@ class LoopThread(Bridge):
             self.loop.call_soon_threadsafe(self.loop.stop)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
+
+
+class Closing(Protocol):
+    """Is an asyncio object that is closed."""
+
+    async def close(self) -> None: ...
+
+
+def end_thread(thread: LoopThread, inner: Closing, pid: int) -> None:
+    """Close what a thread's loop runs, and stop the thread, in the process that made it."""
+    if os.getpid() == pid and not thread.loop.is_closed():
+        with contextlib.suppress(RuntimeError):
+            thread.run(inner.close())
+        thread.stop()
 
 
 class BlockingFront(Protocol):

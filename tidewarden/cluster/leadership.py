@@ -9,6 +9,7 @@ permission (it may believe two leaders at once); writes under a term are judged 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -66,6 +67,7 @@ class Leadership:
         self._duties = duties
         self._reached = reached
         self._changed = asyncio.Event()
+        self._claims_again = False
         self.epoch = 0
         self.last_epoch = 0
         # the highest epoch that a refusal named: a shard's fence may be ahead of the cluster's
@@ -74,6 +76,16 @@ class Leadership:
 
     def raft_changed(self) -> None:
         """Note that Raft's view changed: a term of ours may be over."""
+        self._changed.set()
+
+    def store_changed(self) -> None:
+        """
+        Note that another store may be connected: it may have a former leader's fence.
+
+        A claim is not waited for by the stores in sync, so that a leader begins its duties although
+        fewer than a majority of them are; so a new primary may not have it.
+        """
+        self._claims_again = True
         self._changed.set()
 
     async def run(self) -> None:
@@ -135,11 +147,20 @@ class Leadership:
         boot = int(holder.rpartition(".")[2])
         raw = await self._link.call("HGET", self._key, "epoch")
         epoch = await self._raft.claim(boot, max(int(raw or 0), self._seen))
-        await self._scripts.run(self._link, "cluster.claim", [self._key], [epoch, holder])
+        await self._claim(epoch, holder)
         self.epoch = self.last_epoch = epoch
         self.terms += 1
         log.info("leading under epoch %d as %s", epoch, holder)
         await self._while_leading(asyncio.ensure_future(self._duties(epoch, holder)), holder)
+
+    async def _claim(self, epoch: int, holder: str) -> None:
+        """Write the epoch into the store's fence."""
+        self._claims_again = False
+        try:
+            await self._scripts.run(self._link, "cluster.claim", [self._key], [epoch, holder])
+        except (StoreDown, Timeout):
+            self._claims_again = True
+            raise
 
     async def _while_leading(self, duties: asyncio.Future[None], holder: str) -> None:
         """
@@ -151,6 +172,9 @@ class Leadership:
             term = self._raft.term
             while self._raft.is_leader() and self._raft.term == term and self._holder() == holder:
                 self._changed.clear()
+                if self._claims_again:
+                    with contextlib.suppress(StoreDown, Timeout):  # Then at the next look.
+                        await self._claim(self.epoch, holder)
                 changed = asyncio.ensure_future(self._changed.wait())
                 both: set[asyncio.Future[Any]] = {duties, changed}
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

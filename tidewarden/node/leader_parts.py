@@ -60,4 +60,5 @@ def build_leader(
         lambda: nodes.beat_at,
     )
     signal.listen(leadership.raft_changed)
+    parts.on_compared = leadership.store_changed
     return LeaderParts(raft, member, leadership, tasks, sweep, reaper)

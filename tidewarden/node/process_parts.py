@@ -130,6 +130,8 @@ class ProcessParts:
         self.control = control
         self.queues = queues
         self._compare_store = compare
+        self.on_compared: Callable[[], None] = lambda: None
+        """Called after each reconnect, too."""
         self.nodes = Registration(
             cluster, links.registered, control, links.scripts, clock, self._registered
         )
@@ -184,4 +186,5 @@ class ProcessParts:
         """
         await self.queues.catalog.durability.ask_embedded(self.data)
         await self.queues.catalog.recall()
+        self.on_compared()
         return await self._compare_store()

@@ -182,6 +182,26 @@ async def test_the_same_epoch_under_another_holder_is_refused(scene: Scene) -> N
     assert await scene.fence() == (3, "n0.7")
 
 
+async def test_a_leader_claims_again_from_a_store_that_does_not_have_its_claim(
+    scene: Scene,
+) -> None:
+    """A primary that died took the claim with it; its successor would let a former leader write."""
+    scene.lead()
+    await scene.rounds(lambda: scene.duty.log)
+    await scene.link.call("HSET", "{tw}:fence", "epoch", 0, "holder", "n2.1")
+    scene.term.store_changed()
+    for _ in range(200):
+        if await scene.fence() == (1, "n0.7"):
+            break
+        await scene.link.call("PING")
+    assert await scene.fence() == (1, "n0.7")
+    assert scene.duty.log == [("start", 1, "n0.7")]  # Its duties go on.
+    await scene.link.call("HSET", "{tw}:fence", "epoch", 4, "holder", "n2.1")
+    scene.term.store_changed()
+    await scene.rounds(lambda: len(scene.duty.log) == 3)
+    assert scene.duty.log[1:] == [("cancel", 1, "n0.7"), ("start", 5, "n0.7")]
+
+
 async def test_a_leader_of_another_term_claims_anew(scene: Scene) -> None:
     """Deposed and elected again before anybody looked: somebody else may have led in between."""
     scene.lead()

@@ -192,6 +192,10 @@ class Valkey:
         """
         return redis.Redis(port=self.port, password=self.password)
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def freeze(self) -> None:
         """SIGSTOP."""
         if self._process is not None:
