@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import gzip
 import logging
 import os
 import re
@@ -53,6 +54,8 @@ from tidewarden.tokens.system_queues import system_queues
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 # And typer's runner builds the parsers of all verbs anew for every call.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+# And a server of ours packs the console's files, anew in each of the hundreds that tests start.
+gzip.compress = functools.cache(gzip.compress)
 name_them()
 
 
@@ -65,9 +68,13 @@ def pytest_collection_finish() -> None:
     """
     The end of that. Nothing is collected before: to look through all of it takes each process a
     quarter of a second.
+
+    What tests leave in rings is collected more rarely than usual: that took one part in fifteen of
+    the processor's time.
     """
     gc.enable()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 # Which mark whatever stands in a folder has.
@@ -79,6 +86,12 @@ MARKS = {
 ONCE = {
     "live/faults/test_storm", "live/faults/test_single_links", "live/engines/test_tokens",
     "live/engines/test_cluster_resize", "soak/test_engine_faults",
+}  # fmt: skip
+# Scripts run on a store as we embed it; these files, with all scripts among them, on a Redis of
+# one's own in `make test` as well. The other files do so in `make soak`.
+ON_BOTH_STORES = {
+    "scripts/tasks/test_batch", "scripts/tasks/test_full", "scripts/tasks/test_order",
+    "scripts/holders/test_locks", "scripts/lanes/test_lanes", "scripts/records/test_check",
 }  # fmt: skip
 
 
@@ -114,6 +127,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(mark)
         if item.path in once:
             item.add_marker(pytest.mark.flaky(reruns=0))
+        if repeats_on_own_store(item) and place.removesuffix(".py") not in ON_BOTH_STORES:
+            item.add_marker(pytest.mark.soak)
+
+
+def repeats_on_own_store(item: pytest.Item) -> bool:
+    """Whether a test runs on a store of one's own because of :func:`desk` alone."""
+    call = getattr(item, "callspec", None)
+    chosen = (mark.args[0] for mark in item.iter_markers("parametrize"))
+    return call is not None and call.params.get("desk") == "own" and "desk" not in chosen
 
 
 @pytest.hookimpl(optionalhook=True)

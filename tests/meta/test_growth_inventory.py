@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.run.trees import statements, statements_in
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tidewarden"
 KINDS = {
@@ -77,8 +79,8 @@ def is_container(value: ast.expr | None) -> bool:
 
 def containers(path: Path) -> Iterator[str]:
     """``Class.attribute`` of each in a file."""
-    for kind in ast.walk(ast.parse(path.read_text("utf-8"))):
-        for node in ast.walk(kind) if isinstance(kind, ast.ClassDef) else ():
+    for kind in statements(path):
+        for node in statements_in(kind) if isinstance(kind, ast.ClassDef) else ():
             if not isinstance(node, (ast.Assign, ast.AnnAssign)) or not is_container(node.value):
                 continue
             for target in node.targets if isinstance(node, ast.Assign) else (node.target,):

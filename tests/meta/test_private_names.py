@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.run.trees import parsed
+
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 WORD = re.compile(r"(?<!\w)_[a-zA-Z]\w*")
@@ -49,9 +51,8 @@ def test_tests_leave_private_names_to_the_test_face() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sorted(TESTS.rglob("*.py"))
-        if not path.is_relative_to(TESTS / "support")
-        and USED.search(text := path.read_text("utf-8"))
-        for line, name in uses(ast.parse(text), private_names())
+        if not path.is_relative_to(TESTS / "support") and USED.search(path.read_text("utf-8"))
+        for line, name in uses(parsed(path), private_names())
     ]
     assert len(found) <= USES_MAX, "\n".join(found)
 

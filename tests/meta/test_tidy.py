@@ -6,7 +6,6 @@ name.
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
 import re
 from collections import Counter
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.run.longest import LONGEST
+from support.run.trees import HOLDS_STATEMENTS, parsed, statements
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "tidewarden"
@@ -136,25 +136,9 @@ LUA_FUNCTION = re.compile(
     r"^(?:local )?function ([\w.:]+)[^\n]*(?<! end)\n.*?^end$", re.MULTILINE | re.DOTALL
 )
 
-HOLDS_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
-
 PYTHON = sorted(path for path in PACKAGE.rglob("*.py"))
 LUA = sorted(PACKAGE.rglob("*.lua"))
 TEST_FILES = sorted(TESTS.rglob("*.py"))
-
-
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
-
-
-@functools.cache
-def statements(path: Path) -> tuple[ast.AST, ...]:
-    """All of a file, those in other statements included."""
-    found: list[ast.AST] = [parsed(path)]
-    for node in found:
-        found += [part for part in ast.iter_child_nodes(node) if isinstance(part, HOLDS_STATEMENTS)]
-    return tuple(found)
 
 
 def name_of(path: Path) -> str:
@@ -366,15 +350,13 @@ def test_the_exceptions_are_of_modules_that_exist() -> None:
 
 
 def test_programs_in_texts_import_what_there_is() -> None:
-    """Those that tests start as processes of their own; a rename of a module passes them by."""
+    """
+    Those that tests start as processes of their own; a rename of a module passes them by.
+
+    The tests' own imports are among these: they are found by the same words, and hold the same.
+    """
     line = re.compile(r"from (tidewarden[\w.]*) import (\w+)")
-    texts = {
-        node.value: path
-        for path in TEST_FILES
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-    named = {found: path for text, path in texts.items() for found in line.findall(text)}
+    named = {found: path for path in TEST_FILES for found in line.findall(path.read_text("utf-8"))}
     assert len(named) > 5
     for (module, name), path in named.items():
         there = importlib.import_module(module)

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.run.trees import statements
+
 ROOT = Path(__file__).parents[2]
 WIDTH_MAX = 100
 LINES_MAX = {"ARCHITECTURE.md": 300, "CHANGELOG.md": 80, "README.md": 220}
@@ -102,7 +104,7 @@ def docstrings(path: Path) -> list[tuple[ast.AST, int, str]]:
     """Each docstring with what it is of, and its line."""
     return [
         (node, getattr(node, "lineno", 1), text)
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in statements(path)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if (text := ast.get_docstring(node))
     ]

@@ -71,7 +71,7 @@ def drawn(area: Area, package: Path, count: int, seed: int) -> list[tuple[Path, 
     files = sorted({path for glob in area.sources for path in package.glob(glob)})
     rest = {}
     for path in files:
-        found = mutants_of(path.name, path.read_text("utf-8"))
+        found = list(mutants_of(path.name, path.read_text("utf-8")))
         dice.shuffle(found)
         rest[path] = found
     chosen: list[tuple[Path, Mutant]] = []

@@ -9,6 +9,7 @@ statements deleted, and numbers shifted by one.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,10 +50,11 @@ class Mutant:
         return f"{was[:60]!r} -> {self.text.strip()[:60]!r}"
 
 
-def mutants_of(name: str, source: str) -> list[Mutant]:
+@functools.cache
+def mutants_of(name: str, source: str) -> tuple[Mutant, ...]:
     """Return all mutants of a file of Python or Lua, in its order, each of them only once."""
     found = _of_python(source) if name.endswith(".py") else _of_lua(source)
-    return sorted(set(found), key=lambda one: (one.begin, one.end, one.text))
+    return tuple(sorted(set(found), key=lambda one: (one.begin, one.end, one.text)))
 
 
 def _of_python(source: str) -> Iterator[Mutant]:

@@ -20,6 +20,8 @@ from support.cluster.several import SECRET, all_in_sync, serving_nodes
 
 QUEUE = "work"
 PRODUCERS, CONSUMERS = 3, 2
+PACE_S = 0.005
+"""Between two puts of a producer: several are always under way, and a processor is left."""
 CALM_S, AFTER_S, DRAINED_S = 1.0, 2.0, 60.0
 COMMIT_S = 2.0
 """``store.commit_ms``: a gap that is longer is told to callers as an error."""
@@ -45,6 +47,7 @@ class Traffic:
                     return
                 payload = f"{self.mark} {node.name} {number} {n}"
                 self.put[payload] = (await self.ask(one, "Q.PUT", QUEUE, payload) or b"").decode()
+                await asyncio.sleep(PACE_S)
 
     async def consume(self, node: Node, *, waits: bool) -> None:
         words = ("Q.TAKE", *(("WAIT", 300) if waits else ()), "FROM", QUEUE)

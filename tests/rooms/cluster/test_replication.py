@@ -25,6 +25,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[ReplicatingNodes]:
         yield started
 
 
+@pytest.mark.thorough
 async def test_a_store_that_is_told_to_stop_hands_over_before(nodes: ReplicatingNodes) -> None:
     """As `tidewarden store` does on SIGTERM, beside the node."""
     await nodes.write("a", "1")
@@ -41,6 +42,7 @@ async def test_a_store_that_is_told_to_stop_hands_over_before(nodes: Replicating
     assert await old.call("MGET", "a", "b") == ["1", "2"]
 
 
+@pytest.mark.thorough
 async def test_a_store_without_a_node_waits_for_nobody(nodes: ReplicatingNodes) -> None:
     old = nodes.primary
     assert old.host is not None
@@ -71,6 +73,7 @@ async def test_a_store_that_takes_over_has_the_scripts(nodes: ReplicatingNodes) 
     assert queue_scripts()["queue.put"].function in str(listed)
 
 
+@pytest.mark.thorough
 async def test_a_defect_in_a_duty_ends_no_node(
     nodes: ReplicatingNodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,6 +100,7 @@ async def test_a_defect_in_a_duty_ends_no_node(
         assert f"{duty} failed for a reason of ours" in caplog.text
 
 
+@pytest.mark.thorough
 async def test_a_log_that_could_not_be_written_is_begun_anew(
     nodes: ReplicatingNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +126,7 @@ async def test_a_log_that_could_not_be_written_is_begun_anew(
     await nodes.in_sync(*nodes.nodes)
 
 
+@pytest.mark.thorough
 async def test_a_store_whose_disk_is_full_says_so_once_and_to_all(
     nodes: ReplicatingNodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -121,15 +121,15 @@ async def test_a_queue_that_is_cut_anew_again_and_again(node: Any) -> None:
     queues = (await node("n0")).queues
     session = queues.open_session()
     for n in range(60):
-        await queues.admin.configure("q", {"shards": 1 + n % 4})
-        waiting = queues.take(session, ["q"], wait_ms=60_000)
+        await queues.admin.configure("recut", {"shards": 1 + n % 4})
+        waiting = queues.take(session, ["recut"], wait_ms=60_000)
         await asyncio.sleep(0)
         waiting.cancel()
-    await queues.admin.configure("q", {"shards": 2})
+    await queues.admin.configure("recut", {"shards": 2})
     while background_tasks_of(queues):
         await asyncio.sleep(0.05)
     gc.collect()
-    assert sum(isinstance(one, Shard) and one.queue == "q" for one in gc.get_objects()) <= 4
+    assert sum(isinstance(one, Shard) and one.queue == "recut" for one in gc.get_objects()) <= 4
 
 
 async def test_takes_of_one_shard_whose_answers_are_lost(node: Any) -> None:
@@ -147,6 +147,7 @@ async def test_takes_of_one_shard_whose_answers_are_lost(node: Any) -> None:
     await asyncio.gather(*looks, return_exceptions=True)
 
 
+@pytest.mark.thorough
 async def test_queues_that_come_and_end(node: Any, eventually: Any) -> None:
     """One for each instance of a program, on the node that ends them and on another."""
     nodes = [(await node(name)).queues for name in ("n0", "n1")]

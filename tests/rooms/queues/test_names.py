@@ -123,6 +123,7 @@ async def test_a_user_makes_its_share_of_names_and_no_more(node: Any, acting: An
     await n1.queues.topics.link("topic.8", "eve.1")
 
 
+@pytest.mark.thorough
 async def test_shards_count_as_names_do(node: Any, acting: Any) -> None:
     """Every node keeps each of them: 2,000,000 of 8,000 names would take 3 GiB of each node."""
     n0 = await node(flags={"limits.queues_max": "100"})

@@ -222,6 +222,7 @@ async def test_a_store_that_is_away_is_waited_for(
     assert not away
 
 
+@pytest.mark.thorough
 async def test_memory_is_bounded_whatever_is_noted() -> None:
     async def never(*_words: Any) -> Any:
         raise StoreDown("it is away")

@@ -41,6 +41,7 @@ async def test_a_primary_without_copies_is_waited_for(
     assert client.hget(primary_key(C), "seq") == "1"
 
 
+@pytest.mark.thorough
 async def test_a_primary_that_is_paused_is_waited_for(
     client: redis.Redis, valkey: StoreServer
 ) -> None:

@@ -53,7 +53,13 @@ async def asked_through_stalls(folder: Path) -> list[str]:
     return outcomes
 
 
-@pytest.mark.parametrize("run", [uvloop.run, asyncio.run], ids=["uvloop", "asyncio"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(uvloop.run, id="uvloop"),
+        pytest.param(asyncio.run, id="asyncio", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_stall_in_any_turn_of_a_question_costs_that_question_alone(run, tmp_path: Path) -> None:
     """Under uvloop, which closes a connection that was given up and tells nobody."""
     outcomes = run(asked_through_stalls(tmp_path / "store"))

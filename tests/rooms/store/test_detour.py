@@ -213,6 +213,7 @@ async def test_a_connection_that_nobody_carries_goes_to_the_store_itself(site: S
     assert (detour.connections, site.store.came) == (0, 2)
 
 
+@pytest.mark.thorough
 async def test_a_carrier_that_hangs_leaves_time_for_the_others_and_the_store(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

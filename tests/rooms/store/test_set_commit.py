@@ -288,6 +288,7 @@ async def test_a_set_that_is_too_small_for_a_moment_is_a_wait(
     await asyncio.gather(*waiting)
 
 
+@pytest.mark.thorough
 async def test_once_the_set_has_grown_to_a_majority_a_write_waits_instead_of_being_refused(
     one: ReplicatedSeat, stores: ReplicatedStores, eventually: Eventually
 ) -> None:
@@ -323,6 +324,7 @@ async def test_while_nothing_was_confirmed_for_so_long_it_is_refused_before_it_i
     await hasty.write("k3")
 
 
+@pytest.mark.thorough
 async def test_after_thousands_of_failed_groups_writes_go_on_once_they_can(
     hasty: ReplicatedSeat,
     stores: ReplicatedStores,

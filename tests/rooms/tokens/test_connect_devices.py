@@ -226,6 +226,7 @@ async def test_another_node_sends_no_code_that_has_given_tokens(
         assert (row is None) == deleted
 
 
+@pytest.mark.thorough
 async def test_no_code_is_sent_whose_tokens_wait_in_the_journal(
     valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +273,7 @@ async def test_an_account_that_changed_meanwhile_is_asked_for_no_more(
         assert len(there.devices) == 1, "it gave no tokens"
 
 
+@pytest.mark.thorough
 async def test_no_node_asks_beside_another_that_stops(
     valkey: Any, tmp_path: Path, there: ConsentingProvider
 ) -> None:

@@ -50,6 +50,7 @@ async def test_a_provider_that_is_added_is_refreshed_and_others_go_on(
 
 
 @pytest.mark.usefixtures("short_lives")
+@pytest.mark.thorough
 async def test_a_changed_provider_goes_on_when_what_was_under_way_has_ended(
     valkey: Any, tmp_path: Path, endpoint: ScriptedProvider
 ) -> None:

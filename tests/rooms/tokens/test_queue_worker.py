@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.tokens import harness
 from support.tokens.harness import eventually
 
@@ -17,6 +18,7 @@ from tidewarden.queue.task import TaskSpec
 from tidewarden.tokens.events.queue_worker import QueueWorker
 
 
+@pytest.mark.thorough
 async def test_so_many_at_a_time_and_the_rest_is_given_back(
     valkey: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:

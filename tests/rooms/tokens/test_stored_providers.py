@@ -278,6 +278,7 @@ async def test_the_queues_of_what_a_user_puts_are_of_its_share(
         await stored.put("bob", document(endpoint.url))
 
 
+@pytest.mark.thorough
 async def test_a_rotation_seals_them_anew_and_drops_no_key_that_is_needed(
     valkey: Any, tmp_path: Path, endpoint: ScriptedProvider
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.tokens.ledger_bench import QUEUE, Bench
 
 HOUR_MS = 3_600_000
@@ -22,6 +23,7 @@ async def test_each_account_counts_in_the_step_that_it_falls_due_in(bench: Bench
     assert (await due(bench))[1:] == [0, 0, 1, 1, 0]
 
 
+@pytest.mark.thorough
 async def test_thousands_are_counted_about(bench: Bench) -> None:
     total, steps = 3000, 12
     for number in range(total):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 from support.tokens.ledger_bench import QUEUE, Bench
 
@@ -29,6 +30,7 @@ async def test_one_that_was_well_is_found_behind_many_that_fail(bench: Bench) ->
     assert (await probed(bench, level=2)).startswith("bad")
 
 
+@pytest.mark.thorough
 async def test_one_that_was_well_is_found_below_many_that_are_late_and_fail(
     bench: Bench,
 ) -> None:

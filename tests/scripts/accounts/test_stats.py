@@ -19,6 +19,8 @@ from tidewarden.tokens.policy.account_state import state
 
 ACCOUNTS = [f"a{number}" for number in range(40)]
 STEPS = 250
+LOOKED_AT = 4
+"""Each so many-th of these is compared; a count that went wrong stays so."""
 ENDS = {
     "dead": RefreshTroubles(dead=True, outcome="invalid_grant"),
     "lost": RefreshTroubles(dead=True, outcome="lost_rotation"),
@@ -82,9 +84,11 @@ async def change(bench: Bench, dice: Random) -> None:
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_counts_are_those_of_the_accounts(bench: Bench, seed: int) -> None:
     dice, met = Random(seed), set[str]()
-    for _ in range(STEPS):
+    for step in range(STEPS):
         await change(bench, dice)
         bench.now_ms += dice.choice((0, 100, 3_000))
+        if step % LOOKED_AT:
+            continue
         # what is due is among the ready ones from now on
         looking = (200, 1, LEASE_MS, 0, "nobody")
         await bench.queues.scripts.run("queue.take", QUEUE, 0, looking, now_ms=bench.now_ms)

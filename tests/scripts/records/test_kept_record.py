@@ -131,6 +131,7 @@ async def test_what_somebody_writes_by_hand_counts_within_a_second(
     await eventually(lambda: lease_ms(shard) == 8000)
 
 
+@pytest.mark.thorough
 def test_records_of_many_shards_are_forgotten_together(
     shard: Any, valkey_server: StoreServer
 ) -> None:

@@ -273,6 +273,7 @@ async def test_who_goes_away_takes_nobody_else_along(hands: Hands, cache: TokenC
     assert hands.asked == [0]
 
 
+@pytest.mark.thorough
 async def test_of_many_accounts_the_last_are_kept(hands: Hands, cache: TokenCache) -> None:
     for number in range(ACCOUNTS_MAX + 100):
         await cache.get(f"a/{number}")

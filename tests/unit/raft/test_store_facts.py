@@ -71,7 +71,7 @@ def voters_of(count: int) -> frozenset[str]:
     return frozenset(NODES[:count])
 
 
-@settings(max_examples=100)
+@settings(max_examples=settings().max_examples * 5 // 2)
 @given(data=st.data(), size=st.integers(1, 5), steps=st.integers(1, 25))
 def test_what_holds_after_any_commands(data: st.DataObject, size: int, steps: int) -> None:
     """The members change meanwhile, one vote at a time, as the leader lets them."""
@@ -111,7 +111,7 @@ def test_any_text_is_some_set(facts: StoreFacts) -> None:
     assert all(member.node and member.incarnation for member in facts.in_sync)
 
 
-@settings(max_examples=100)
+@settings(max_examples=settings().max_examples * 5 // 2)
 @given(
     name=st.sampled_from(("found", "elect", "change", "recover", "confirm", "look", "none")),
     values=st.lists(garbage, max_size=7),

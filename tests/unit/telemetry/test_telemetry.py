@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import asyncio, sys
 from tidewarden import tracing
@@ -32,6 +34,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.thorough
 def test_a_receiver_that_never_answers_holds_up_no_end(tmp_path: Path) -> None:
     config = tmp_path / "tidewarden.toml"
     with socket.create_server(("127.0.0.1", 0)) as silent:

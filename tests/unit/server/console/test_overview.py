@@ -108,8 +108,8 @@ def test_what_to_do_about_warnings_is_known_by_their_names() -> None:
     catalog = SimpleNamespace(store_memory=room, durability=room)
     node: Any = SimpleNamespace(
         _alone=lambda: "wrong", store=room, stores=None, data=room, tasks=room, store_clock=room,
-        duties=room, queues=SimpleNamespace(catalog=catalog), certificate_expires_s=1.0,
-        clock=ManualClock(),
+        duties=room, _tokens=room, queues=SimpleNamespace(catalog=catalog), clock=ManualClock(),
+        certificate_expires_s=1.0,
     )  # fmt: skip
     of_stores = {"loss", "stores in sync"}  # unit/cluster/test_store_status
     assert ACTIONS.keys() - of_stores < Status.warnings(node).keys()

@@ -101,6 +101,7 @@ async def test_a_thousand_queues_are_written_in_many_turns(monkeypatch: pytest.M
     assert found.count("\n") == 4 * 1000 + 6
 
 
+@pytest.mark.thorough
 async def test_a_scrape_makes_little_that_the_cycle_collector_looks_through() -> None:
     """It runs after so many objects, in one turn: of each series of 10,000 queues it took 100 ms."""
     names = [f"figure{n}" for n in range(20)]

@@ -100,7 +100,7 @@ def test_a_refused_client_is_held_at_the_fifth_witness_and_one_success_opens() -
 @pytest.mark.parametrize("share", [0.01, 0.03, 0.2, 0.5])
 def test_some_accounts_that_fail_hold_nobody(kind: str, share: float) -> None:
     play = Play()
-    for n in range(2000):
+    for n in range(700):  # longer than either of the times by which a client is judged at once
         play.tell(**{kind: int(share * 100), "ok": 100 - int(share * 100)})
         play.now_ms += 1000
         assert play.record.hold is None, n
@@ -564,19 +564,19 @@ def test_a_quarantine_ends_when_no_more_are_left_than_fail_anyway() -> None:
 
 def test_incidents_within_an_hour_of_each_other_are_told_once() -> None:
     play = Play()
-    play.run(60, ok=10)
+    play.run(60, apart_ms=1000, ok=40)
     for _ in range(10):
-        play.run(60, refused=2)
-        play.run(180, ok=10, accepted=2)
+        play.run(60, apart_ms=1000, refused=8)
+        play.run(180, apart_ms=1000, ok=40, accepted=8)
     play.run(3700, apart_ms=5000, ok=40)
     assert play.events == ["quarantine_begun", "quarantine_over"]
 
 
 def test_a_share_that_is_usual_is_none() -> None:
     play = Play()
-    for _ in range(4 * 24 * 60):
-        play.tell(ok=97, refused=3)
-        play.now_ms += 60_000
+    for _ in range(4 * 24 * 20):
+        play.tell(ok=291, refused=9)
+        play.now_ms += 180_000
     assert judgement.usual_share(play.record) == pytest.approx(0.03, abs=0.003)
     assert not play.events
     for _ in range(60):
@@ -597,7 +597,7 @@ def test_a_share_that_is_usual_is_none() -> None:
 )
 def test_what_is_no_evidence_begins_nothing(counts: dict[str, int]) -> None:
     play = Play()
-    play.run(600, **counts)
+    play.run(600, apart_ms=1000, **counts)
     assert not play.events
 
 
