@@ -28,6 +28,7 @@ TWO_SECRETS = {"client_secret": Secret("old-secret"), "next_secret": Secret("cl-
 @pytest.fixture
 async def there(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ConsentingProvider]:
     monkeypatch.setattr(devices, "SLOWER_S", 0.05)
+    monkeypatch.setattr(device_codes, "INTERVAL_MIN_S", 0.0)
     async with consenting_provider() as made:
         yield made
 

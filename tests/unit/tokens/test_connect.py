@@ -373,6 +373,8 @@ def test_a_code_for_another_device_is_read() -> None:
     odd = read_device_code(answer(**DEVICE | {"interval": "x", "expires_in": 10**8}))
     assert (odd.interval_s, odd.life_s) == (5.0, 3600.0)
     assert read_device_code(answer(**DEVICE | {"interval": 1000})).interval_s == 60.0
+    # Else one code would be asked for hundreds of times a second.
+    assert read_device_code(answer(**DEVICE | {"interval": 1e-9})).interval_s == 1.0
 
 
 @pytest.mark.parametrize(

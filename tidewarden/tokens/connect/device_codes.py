@@ -21,8 +21,10 @@ from .outcomes import ConsentFailed
 CODE_CHARS_MAX = 4096
 USER_CODE_CHARS_MAX = 64
 URL_CHARS_MAX = 2000
-INTERVAL_S, INTERVAL_MAX_S = 5.0, 60.0
-"""Between two requests where the provider names no time (RFC 8628, 3.2), and the longest."""
+INTERVAL_S, INTERVAL_MIN_S, INTERVAL_MAX_S = 5.0, 1.0, 60.0
+"""
+Between two requests: where the provider names no time (RFC 8628, 3.2), the shortest, the longest.
+"""
 SLOWER_S = 5.0
 LIFE_MAX_S = 3600.0
 
@@ -68,7 +70,7 @@ def read_device_code(answer: HttpAnswer) -> DeviceCode:
         _url(_text(uri, "verification_uri", URL_CHARS_MAX)),
         _url(_text(complete, "verification_uri_complete", URL_CHARS_MAX)) if complete else "",
         min(_seconds(found.get("expires_in"), LIFE_MAX_S), LIFE_MAX_S),
-        min(_seconds(found.get("interval"), INTERVAL_S), INTERVAL_MAX_S),
+        min(max(_seconds(found.get("interval"), INTERVAL_S), INTERVAL_MIN_S), INTERVAL_MAX_S),
     )
 
 
