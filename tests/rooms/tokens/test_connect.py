@@ -17,6 +17,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from aiohttp import web
+from support.doors.http_app import serving_app
 from support.doors.http_store import bearer
 from support.inspect import accounts_of, journal_of, vault_of
 from support.providers.consenting_provider import (
@@ -448,6 +450,32 @@ async def test_metadata_say_nothing_that_is_ours_to_say(
     async with place(valkey, tmp_path, there, issuer=there.url) as made:
         status, page = await made.browser().open(await made.link())
         assert (status, "The provider refused the request" in page) == (502, True)
+
+
+@pytest.mark.parametrize("end", ["a\x00b", "a\x7f", "a\ud800", "a#"])
+async def test_metadata_name_no_address_that_no_browser_could_be_sent_to(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, end: str
+) -> None:
+    there.metadata = {"authorization_endpoint": f"{there.url}/{end}"}
+    async with place(valkey, tmp_path, there, issuer=there.url) as made:
+        status, page = await made.browser().open(await made.link())
+        assert (status, "cannot be reached" in page) == (503, True)
+
+
+@pytest.mark.parametrize("uri", ["urn:\ud800", "a\r\nb", "x" * 3000])
+async def test_a_pushed_request_has_a_name_that_a_browser_can_bring(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, uri: str
+) -> None:
+    async def push(_: Any) -> web.Response:
+        return web.json_response({"request_uri": uri}, status=201)
+
+    app = web.Application()
+    app.router.add_post("/par", push)
+    async with serving_app(app) as port:
+        par = f"http://127.0.0.1:{port}/par"
+        async with place(valkey, tmp_path, there, par_url=par) as made:
+            status, page = await made.browser().open(await made.link())
+            assert (status, "The provider refused the request" in page) == (502, True)
 
 
 async def test_parameters_that_come_twice_are_refused(

@@ -45,6 +45,7 @@ STOP_S = 13.0
 VERIFIER_BYTES, NONCE_BYTES = 32, 16
 NO_URL = "connect.url is not set in the configuration of this node"
 OWN_PATHS = ("callback", "put-callback")
+REQUEST_URI_CHARS_MAX = 2_000
 PUSHES_KEPT = 1_000
 """Links of which it is remembered how many requests were pushed for them."""
 
@@ -249,8 +250,10 @@ class Connecting:
         outcome = await self._endpoint.ask_beside(provider, url, members)
         if isinstance(outcome, HttpAnswer):
             uri = text_of_member(outcome, "request_uri") if outcome.status in (200, 201) else ""
-            if uri:
+            if 0 < len(uri) <= REQUEST_URI_CHARS_MAX and uri.isascii() and uri.isprintable():
                 return {"client_id": provider.client_id, "request_uri": uri}
+            if uri:
+                raise ConsentFailed("provider_error", "its pushed request has an odd request_uri")
             verdict = classify(outcome, self._clock.unix_ms())
             raise ConsentFailed("provider_error", f"its pushed request: {verdict.brief}")
         raise ConsentFailed("unavailable", outcome.message)
