@@ -220,13 +220,15 @@ class Connecting:
         """
         Return the provider with the account's parameters, its queue, and the account's name.
 
-        Raises: ConsentFailed: the provider is gone, is another by now, or takes the parameters no
-        more.
+        Raises: ConsentFailed: the provider is not here, is another by now, or takes the parameters
+        no more.
         """
         try:
             provider, queue, _ = self._directory.account(f"{provider_name}/{name}")
             filled = placeholders.filled(provider, link.parameters)
-        except (errors.NotFound, errors.BadArg) as error:
+        except errors.NotFound as error:  # another node may have it
+            raise ConsentFailed("unavailable", str(error)) from None
+        except errors.BadArg as error:
             raise ConsentFailed("link_invalid", str(error)) from None
         if link.settings != settings_digest(provider):
             raise ConsentFailed("link_invalid", "the provider of that name is another by now")
