@@ -389,6 +389,9 @@ def test_a_code_for_another_device_is_read() -> None:
         (HttpAnswer(200, {}, b"[]"), "no JSON object"),
         (HttpAnswer(200, {}, b"<html>"), "no JSON object"),
         (HttpAnswer(400, {}, b'{"error": "unauthorized_client"}'), "HTTP 400 unauthorized_client"),
+        (HttpAnswer(400, {}, b'{"error": "no s3cret"}', secrets=("s3cret",)), "HTTP 400$"),
+        (HttpAnswer(400, {}, b'{"error": "a\\r\\nb"}'), "HTTP 400$"),
+        (HttpAnswer(201, {}, b"{}"), "HTTP 201$"),
     ],
 )
 def test_what_is_no_code_for_another_device(given: HttpAnswer, fault: str) -> None:

@@ -12,6 +12,7 @@ from tidewarden.tokens.provider.token_response import (
     NoAnswer,
     Outcome,
     Verdict,
+    classify,
     error_of,
 )
 
@@ -52,9 +53,11 @@ class DeviceCode:
 
 def read_device_code(answer: HttpAnswer) -> DeviceCode:
     """Read a device authorization response. Raises: ValueError: in words, what is wrong with it."""
+    if answer.status >= 300:
+        # The code of its error is a text like any other, and may repeat what was sent.
+        raise ValueError(classify(answer, 0).brief)
     if answer.status != 200:
-        code, _ = error_of(answer)
-        raise ValueError(f"HTTP {answer.status} {code}".strip())
+        raise ValueError(f"HTTP {answer.status}")
     try:
         found: Any = json.loads(answer.body)
     except (ValueError, RecursionError):
