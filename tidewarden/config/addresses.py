@@ -168,8 +168,9 @@ def secret_url_fault(url: str) -> str:
     found = repr(url) if "@" not in url else "one with an @, which is not shown"
     if fault := url_fault(url, found=found):
         return fault
-    parts = urlsplit(url)
-    if parts.fragment or parts.username is not None:
+    if not url.isprintable():
+        return "found a character in it that cannot be shown; allowed: an address without"
+    if "#" in url or urlsplit(url).username is not None:
         return "found a user, a password or a #fragment in it; allowed: an address without"
     return ""
 

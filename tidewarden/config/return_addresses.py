@@ -24,6 +24,8 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 ODD_SIGNS = '\\ " < > ^ ` { | }'
 # Browsers take a backslash for a slash, and leave out blanks and line breaks.
 _ODD = re.compile(r"[^\x21-\x7e]|[\\\"<>^`{|}]")
+# A slash or a dot; what is encoded more than once is for servers that decode twice.
+_SLASH = re.compile(r"%(25)*(2f|5c)|%(25)+2e", re.IGNORECASE)
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+")
 
 
@@ -33,17 +35,18 @@ def fault_of(address: str) -> str:
         return f"is no address of 1 to {CHARS_MAX} printable characters, none of {ODD_SIGNS}"
     try:
         parts = urlsplit(address)
-        _ = parts.port
+        port = parts.port
     except ValueError:
         return "is no address"
-    if parts.scheme not in HTTP or not _HOST.fullmatch(parts.hostname or ""):
-        return "begins with no https:// and host"
+    if port == 0 or parts.scheme not in HTTP or not _HOST.fullmatch(parts.hostname or ""):
+        return "begins with no https:// and host, or has the port 0"
     if "@" in parts.netloc or "#" in address:
         return "has a user, a password or a #fragment"
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         return "is http:// on another machine, where it can be read and changed on the way"
-    if re.search(r"%2f|%5c", parts.path, re.IGNORECASE) or any(
-        unquote(step) in (".", "..") for step in parts.path.split("/")
+    # Behind a semicolon are parameters of a step, which some servers take off first.
+    if _SLASH.search(parts.path) or any(
+        unquote(step.partition(";")[0]) in (".", "..") for step in parts.path.split("/")
     ):
         return "has a step . or .., or an encoded slash, in its path"
     taken = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}

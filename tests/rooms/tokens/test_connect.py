@@ -17,6 +17,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from aiohttp import web
+from support.doors.http_app import serving_app
 from support.doors.http_store import bearer
 from support.inspect import accounts_of, journal_of, vault_of
 from support.providers.consenting_provider import (
@@ -32,6 +34,7 @@ from tidewarden.config.load import Config, Connect, Secret
 from tidewarden.errors import BadArg, StoreDown
 from tidewarden.tokens.accounts.account_record import RefreshTroubles, Step
 from tidewarden.tokens.connect import claims, connecting, given_grants, sealed_visits
+from tidewarden.tokens.custody import stored_providers
 
 TWO_SECRETS = {"client_secret": Secret("old-secret"), "next_secret": Secret("cl-secret")}
 
@@ -450,6 +453,32 @@ async def test_metadata_say_nothing_that_is_ours_to_say(
         assert (status, "The provider refused the request" in page) == (502, True)
 
 
+@pytest.mark.parametrize("end", ["a\x00b", "a\x7f", "a\ud800", "a#"])
+async def test_metadata_name_no_address_that_no_browser_could_be_sent_to(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, end: str
+) -> None:
+    there.metadata = {"authorization_endpoint": f"{there.url}/{end}"}
+    async with place(valkey, tmp_path, there, issuer=there.url) as made:
+        status, page = await made.browser().open(await made.link())
+        assert (status, "cannot be reached" in page) == (503, True)
+
+
+@pytest.mark.parametrize("uri", ["urn:\ud800", "a\r\nb", "x" * 3000])
+async def test_a_pushed_request_has_a_name_that_a_browser_can_bring(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, uri: str
+) -> None:
+    async def push(_: Any) -> web.Response:
+        return web.json_response({"request_uri": uri}, status=201)
+
+    app = web.Application()
+    app.router.add_post("/par", push)
+    async with serving_app(app) as port:
+        par = f"http://127.0.0.1:{port}/par"
+        async with place(valkey, tmp_path, there, par_url=par) as made:
+            status, page = await made.browser().open(await made.link())
+            assert (status, "The provider refused the request" in page) == (502, True)
+
+
 async def test_parameters_that_come_twice_are_refused(
     valkey: Any, tmp_path: Path, there: ConsentingProvider
 ) -> None:
@@ -526,6 +555,33 @@ async def test_another_provider_of_the_same_name_is_sent_nobody_and_no_code(
             assert (await made.told(browser, back))["error"] == "refused", "it was sent this time"
         assert evil.forms == []
         assert "the provider of that name is another by now" in caplog.text
+
+
+async def test_a_node_that_does_not_know_the_provider_calls_no_link_invalid(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was put at another node a moment ago, or is not in force here."""
+    monkeypatch.setattr(stored_providers, "LOOK_S", 3600.0)
+    settings = {
+        "token_url": there.token_url,
+        "authorization_url": there.authorization_url,
+        "client_id": "c0",
+        "client_secret": "cl-secret",
+        "rotation": "rolling",
+    }
+    async with place(valkey, tmp_path, there, "n0", "n1") as made:
+        await made.tokens.stored_providers.put("shop", json.dumps(settings).encode())
+        link = await made.link("shop/ada")
+        browser = made.browser()
+        back = await made.left(browser, link)
+        assert (await made.told(browser, back))["error"] == "unavailable"  # at the second node
+        assert there.forms == []
+        browser = made.browser()  # begins there
+        status, page = await browser.open(link)
+        assert (status, "Open the link again" in page) == (503, True)
+        back = await made.left(browser, link)
+        await made.sides[1].tokens.stored_providers.look()
+        assert (await made.told(browser, back))["result"] == "connected"
 
 
 async def test_an_address_that_is_allowed_no_more_is_not_opened(

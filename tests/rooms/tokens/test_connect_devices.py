@@ -21,6 +21,7 @@ from tidewarden.config.load import Connect, Secret
 from tidewarden.errors import BadArg, StoreDown, Timeout
 from tidewarden.queue.partitioning import prefix_of
 from tidewarden.tokens.connect import device_codes, devices, given_grants
+from tidewarden.tokens.custody import stored_providers
 
 TWO_SECRETS = {"client_secret": Secret("old-secret"), "next_secret": Secret("cl-secret")}
 
@@ -28,6 +29,7 @@ TWO_SECRETS = {"client_secret": Secret("old-secret"), "next_secret": Secret("cl-
 @pytest.fixture
 async def there(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ConsentingProvider]:
     monkeypatch.setattr(devices, "SLOWER_S", 0.05)
+    monkeypatch.setattr(device_codes, "INTERVAL_MIN_S", 0.0)
     async with consenting_provider() as made:
         yield made
 
@@ -325,8 +327,47 @@ async def test_a_code_is_sent_to_no_other_provider_of_that_name(
         await made.tokens.devices.start("q/ada")
         await eventually(lambda: there.forms)
         await put("q", json.dumps(settings | {"token_url": evil.token_url}).encode())
+        await eventually(lambda: "is another here" in caplog.text)
+        asked = len(there.forms)
+        there.answer_devices()
+        await asyncio.sleep(0.3)
+        assert (len(there.forms), evil.forms) == (asked, [])
+        assert caplog.text.count("is another here") == 1
+        # It had the tokens of nobody, so that it is asked on where its provider is what it was.
+        await put("q", json.dumps(settings).encode())
         await eventually(lambda: told(caplog))
-        assert (told(caplog), evil.forms) == ("link_invalid", [])
+        assert (told(caplog), evil.forms) == ("connected", [])
+
+
+async def test_a_node_that_does_not_know_the_provider_ends_no_consent(
+    valkey: Any,
+    tmp_path: Path,
+    there: ConsentingProvider,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A provider was put at another node, or this one's file has not been read again."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(stored_providers, "LOOK_S", 3600.0)
+    url = f"{there.url}/device"
+    async with place(valkey, tmp_path, there, "n0", "n1", device_url=url, go=False) as made:
+        (knows, other) = made.sides
+        other.go()
+        settings = {
+            "token_url": there.token_url,
+            "device_url": url,
+            "client_id": "c0",
+            "client_secret": "cl-secret",
+            "rotation": "rolling",
+        }
+        await knows.tokens.stored_providers.put("q", json.dumps(settings).encode())
+        await knows.tokens.devices.start("q/ada")
+        await eventually(lambda: "there is no provider 'q'" in caplog.text)
+        assert (told(caplog), there.forms) == ("", [])
+        there.answer_devices()
+        knows.go()
+        await eventually(lambda: told(caplog))
+        assert told(caplog) == "connected"
 
 
 # --- many codes, and two secrets

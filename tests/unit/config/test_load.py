@@ -533,6 +533,7 @@ def test_browsers_come_from_one_address_and_go_to_those_that_are_listed(write: W
         ("https://auth.example.com/?x=1", "a host and perhaps a path, without a query"),
         ("https://auth.example.com/a%20b", "a host and perhaps a path, without a query"),
         ("https://auth.example.com/#x", "a user, a password or a #fragment"),
+        ("https://auth.example.com/#", "a user, a password or a #fragment"),
     ],
 )
 def test_an_address_at_which_no_browser_may_come(write: Write, url: str, fault: str) -> None:

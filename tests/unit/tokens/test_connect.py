@@ -373,6 +373,8 @@ def test_a_code_for_another_device_is_read() -> None:
     odd = read_device_code(answer(**DEVICE | {"interval": "x", "expires_in": 10**8}))
     assert (odd.interval_s, odd.life_s) == (5.0, 3600.0)
     assert read_device_code(answer(**DEVICE | {"interval": 1000})).interval_s == 60.0
+    # Else one code would be asked for hundreds of times a second.
+    assert read_device_code(answer(**DEVICE | {"interval": 1e-9})).interval_s == 1.0
 
 
 @pytest.mark.parametrize(
@@ -387,6 +389,9 @@ def test_a_code_for_another_device_is_read() -> None:
         (HttpAnswer(200, {}, b"[]"), "no JSON object"),
         (HttpAnswer(200, {}, b"<html>"), "no JSON object"),
         (HttpAnswer(400, {}, b'{"error": "unauthorized_client"}'), "HTTP 400 unauthorized_client"),
+        (HttpAnswer(400, {}, b'{"error": "no s3cret"}', secrets=("s3cret",)), "HTTP 400$"),
+        (HttpAnswer(400, {}, b'{"error": "a\\r\\nb"}'), "HTTP 400$"),
+        (HttpAnswer(201, {}, b"{}"), "HTTP 201$"),
     ],
 )
 def test_what_is_no_code_for_another_device(given: HttpAnswer, fault: str) -> None:

@@ -45,6 +45,7 @@ STOP_S = 13.0
 VERIFIER_BYTES, NONCE_BYTES = 32, 16
 NO_URL = "connect.url is not set in the configuration of this node"
 OWN_PATHS = ("callback", "put-callback")
+REQUEST_URI_CHARS_MAX = 2_000
 PUSHES_KEPT = 1_000
 """Links of which it is remembered how many requests were pushed for them."""
 
@@ -219,13 +220,15 @@ class Connecting:
         """
         Return the provider with the account's parameters, its queue, and the account's name.
 
-        Raises: ConsentFailed: the provider is gone, is another by now, or takes the parameters no
-        more.
+        Raises: ConsentFailed: the provider is not here, is another by now, or takes the parameters
+        no more.
         """
         try:
             provider, queue, _ = self._directory.account(f"{provider_name}/{name}")
             filled = placeholders.filled(provider, link.parameters)
-        except (errors.NotFound, errors.BadArg) as error:
+        except errors.NotFound as error:  # another node may have it
+            raise ConsentFailed("unavailable", str(error)) from None
+        except errors.BadArg as error:
             raise ConsentFailed("link_invalid", str(error)) from None
         if link.settings != settings_digest(provider):
             raise ConsentFailed("link_invalid", "the provider of that name is another by now")
@@ -249,8 +252,10 @@ class Connecting:
         outcome = await self._endpoint.ask_beside(provider, url, members)
         if isinstance(outcome, HttpAnswer):
             uri = text_of_member(outcome, "request_uri") if outcome.status in (200, 201) else ""
-            if uri:
+            if 0 < len(uri) <= REQUEST_URI_CHARS_MAX and uri.isascii() and uri.isprintable():
                 return {"client_id": provider.client_id, "request_uri": uri}
+            if uri:
+                raise ConsentFailed("provider_error", "its pushed request has an odd request_uri")
             verdict = classify(outcome, self._clock.unix_ms())
             raise ConsentFailed("provider_error", f"its pushed request: {verdict.brief}")
         raise ConsentFailed("unavailable", outcome.message)

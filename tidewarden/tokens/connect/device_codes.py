@@ -12,6 +12,7 @@ from tidewarden.tokens.provider.token_response import (
     NoAnswer,
     Outcome,
     Verdict,
+    classify,
     error_of,
 )
 
@@ -21,8 +22,10 @@ from .outcomes import ConsentFailed
 CODE_CHARS_MAX = 4096
 USER_CODE_CHARS_MAX = 64
 URL_CHARS_MAX = 2000
-INTERVAL_S, INTERVAL_MAX_S = 5.0, 60.0
-"""Between two requests where the provider names no time (RFC 8628, 3.2), and the longest."""
+INTERVAL_S, INTERVAL_MIN_S, INTERVAL_MAX_S = 5.0, 1.0, 60.0
+"""
+Between two requests: where the provider names no time (RFC 8628, 3.2), the shortest, the longest.
+"""
 SLOWER_S = 5.0
 LIFE_MAX_S = 3600.0
 
@@ -50,9 +53,11 @@ class DeviceCode:
 
 def read_device_code(answer: HttpAnswer) -> DeviceCode:
     """Read a device authorization response. Raises: ValueError: in words, what is wrong with it."""
+    if answer.status >= 300:
+        # The code of its error is a text like any other, and may repeat what was sent.
+        raise ValueError(classify(answer, 0).brief)
     if answer.status != 200:
-        code, _ = error_of(answer)
-        raise ValueError(f"HTTP {answer.status} {code}".strip())
+        raise ValueError(f"HTTP {answer.status}")
     try:
         found: Any = json.loads(answer.body)
     except (ValueError, RecursionError):
@@ -68,7 +73,7 @@ def read_device_code(answer: HttpAnswer) -> DeviceCode:
         _url(_text(uri, "verification_uri", URL_CHARS_MAX)),
         _url(_text(complete, "verification_uri_complete", URL_CHARS_MAX)) if complete else "",
         min(_seconds(found.get("expires_in"), LIFE_MAX_S), LIFE_MAX_S),
-        min(_seconds(found.get("interval"), INTERVAL_S), INTERVAL_MAX_S),
+        min(max(_seconds(found.get("interval"), INTERVAL_S), INTERVAL_MIN_S), INTERVAL_MAX_S),
     )
 
 

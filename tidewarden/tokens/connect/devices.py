@@ -107,6 +107,8 @@ class Seen:
     """An answer was lost, which may have had the tokens in it."""
     over: bool = False
     """Nothing is asked any more, also if its task comes again."""
+    absent: bool = False
+    """This node has not the provider that it is of, and has said so in the log."""
 
 
 class Devices:
@@ -273,11 +275,16 @@ class Devices:
         claim = f"d:{task.id}", ""
         if any(consent.claim == claim for consent in self._journal.consents()):
             return PENDING  # this node was given tokens for it, and puts them
-        provider, queue, code = await self._opened(wanted)
-        reading = await self._accounts.get(queue, wanted.account)
-        _check_open(task, wanted, reading)
         if self._clock.unix_ms() >= wanted.until_ms:
             raise ConsentFailed("expired")
+        try:
+            provider, queue = self._provider_of(wanted)
+        except errors.NotFound as error:
+            self._say_absent(wanted, seen, str(error))
+            return "waiting"  # another node may have it
+        code = await self._opened(wanted)
+        reading = await self._accounts.get(queue, wanted.account)
+        _check_open(task, wanted, reading)
         try:
             await self._given.ready()
         except ConsentFailed:
@@ -297,24 +304,39 @@ class Devices:
         at = provider, queue, wanted.account
         return await self._given.take_in(*at, wanted.grant, fields, claim, reading.floor)
 
-    async def _opened(self, wanted: DeviceTask) -> tuple[Provider, str, str]:
+    def _provider_of(self, wanted: DeviceTask) -> tuple[Provider, str]:
         """
-        Return the provider with the account's parameters, its queue, and the code to ask by.
+        Return the provider with the account's parameters, and its queue.
 
-        Raises: ConsentFailed: the provider is gone, or the code cannot be read. What the store
-        raises.
+        Raises: NotFound: it is not here, or is another here. ConsentFailed: it does not take the
+        parameters any more.
         """
-        name = f"{wanted.provider}/{wanted.account}"
+        provider, queue, _ = self._directory.account(f"{wanted.provider}/{wanted.account}")
+        if wanted.settings != settings_digest(provider):
+            raise errors.NotFound(f"the provider {wanted.provider!r} is another here")
+        try:
+            return placeholders.filled(provider, wanted.parameters), queue
+        except errors.BadArg as error:
+            raise ConsentFailed("link_invalid", str(error)) from None
+
+    def _say_absent(self, wanted: DeviceTask, seen: Seen, why: str) -> None:
+        """Log, once, that this node does not ask for a consent."""
+        if not seen.absent:
+            account = f"{wanted.provider}/{wanted.account}"
+            log.warning("the consent of %s on a device is not asked for here: %s", account, why)
+        seen.absent = True
+
+    async def _opened(self, wanted: DeviceTask) -> str:
+        """
+        Return the code to ask by.
+
+        Raises: ConsentFailed: it cannot be read. What the store raises.
+        """
         place = _place(wanted.provider, wanted.account)
         try:
-            provider, queue, _ = self._directory.account(name)
-            if wanted.settings != settings_digest(provider):
-                raise ConsentFailed("link_invalid", "its provider has changed since")
-            provider = placeholders.filled(provider, wanted.parameters)
-            code = (await self._vault.unseal(wanted.sealed, place)).decode()
-        except (errors.NotFound, errors.BadArg, Unsealable) as error:
+            return (await self._vault.unseal(wanted.sealed, place)).decode()
+        except Unsealable as error:
             raise ConsentFailed("link_invalid", str(error)) from None
-        return provider, queue, code
 
     async def _asked(self, provider: Provider, code: str) -> tuple[Outcome, Verdict]:
         """
