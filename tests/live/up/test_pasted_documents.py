@@ -43,6 +43,7 @@ APART = {
     ("docs/connect.md", ""): "needs a provider; live/tokens/test_connecting has two",
     ("docs/coming_from/cron-nango.md", "export NANGO"): "needs a Nango; test_examples has its rows",
     ("docs/django.md", ""): "needs a project; live/up/test_examples makes one of it",
+    ("docs/locks.md", "from tidewarden.client import Redlock"): "needs servers of the reader's own",
     ("docs/http.md", "npm install"): "fetches packages; live/openapi does it",
     ("docs/operations.md", "export TIDEWARDEN_URL"): "other hosts",
     ("docs/performance.md", ""): "benchmarks",
