@@ -283,6 +283,12 @@ class Provider:
     Its issuer identifier where ``issuer`` is not set: ``iss`` of its answers (RFC 9207) and of its
     ID tokens has to be this. Empty, the default: not known, and not looked at.
     """
+    own_callback: bool = False
+    """
+    Whether people come back to an address of this provider's own, ``/v1/connect/put-callback/NAME``
+    (RFC 9700, 4.4.2). For one whose answers say no ``iss``: another provider that leads people on
+    to it is not told its codes.
+    """
     consent_scope: str = setting("", allowed="scopes with a blank between them")
     """What a person is asked for where a link names no scope. Empty, the default: nothing."""
     narrower_scope: str = setting("refuse", choices=("refuse", "accept"))

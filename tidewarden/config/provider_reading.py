@@ -44,6 +44,7 @@ CONSENT_KEYS = (
     "par_url",
     "device_url",
     "consent_issuer",
+    "own_callback",
     "consent_scope",
     "narrower_scope",
     "pkce",

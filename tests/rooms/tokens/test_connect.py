@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from aiohttp import web
@@ -413,6 +413,29 @@ async def test_a_provider_that_was_put_is_sent_no_code_of_another(
         _, location = await browser.open(await made.link("evil/ada"))
         assert (await made.told(browser, evil.sign_in(location)))["result"] == "connected"
         assert evil.forms[0]["redirect_uri"] == own
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_provider_of_the_files_with_its_own_address_has_no_code_go_to_another(
+    valkey: Any, tmp_path: Path, there: ConsentingProvider, own: bool
+) -> None:
+    """Neither says iss: one leads a victim on to the other with the challenge of an own visit."""
+    async with consenting_provider() as evil:
+        settings = {"authorization_url": evil.authorization_url}
+        other = harness.provider(evil.token_url, rotation="rolling", **settings)
+        more = (replace(other, name="evil"),)
+        async with place(valkey, tmp_path, there, own_callback=own, more=more) as made:
+            attacker, victim = made.browser(), made.browser()
+            _, mine = await attacker.open(await made.link("p/attacker"))
+            _, asked = await victim.open(await made.link("evil/victim"))
+            led = query_of(mine) | {"state": query_of(asked)["state"]}
+            back = there.sign_in(f"{there.authorization_url}?{urlencode(led)}")
+            told = (await made.told(victim, back))["error"]
+            assert (told, len(evil.forms)) == (("wrong_issuer", 0) if own else ("refused", 1))
+            assert there.forms == []
+            assert (await made.consent())["result"] == "connected"
+            where = f"{PUBLIC}/v1/connect/put-callback/p" if own else SETTINGS.redirect_uri
+            assert there.forms[0]["redirect_uri"] == where
 
 
 async def test_a_provider_that_was_put_keeps_nobody_from_another(

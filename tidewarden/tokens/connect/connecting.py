@@ -210,9 +210,10 @@ class Connecting:
         Return the address that a provider sends browsers back to.
 
         Whoever puts a provider while nodes run may have it lead a browser on to another one, and
-        would be sent that one's code (mix-up): so each of these has an address of its own.
+        would be sent that one's code (mix-up): so each of these has an address of its own, and of
+        the others those that ask for one.
         """
-        if provider.reach is not None:
+        if provider.reach is not None or provider.own_callback:
             return self.settings.own_redirect_uri(provider.name)
         return self.settings.redirect_uri
 
