@@ -283,7 +283,7 @@ class Provider:
     Its issuer identifier where ``issuer`` is not set: ``iss`` of its answers (RFC 9207) and of its
     ID tokens has to be this. Empty, the default: not known, and not looked at.
     """
-    own_callback: bool = False
+    own_callback: bool = setting(False)
     """
     Whether people come back to an address of this provider's own, ``/v1/connect/put-callback/NAME``
     (RFC 9700, 4.4.2). For one whose answers say no ``iss``: another provider that leads people on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,29 @@ async def test_a_changed_provider_goes_on_when_what_was_under_way_has_ended(
         await eventually(lambda: endpoint.requests["a.2"], 30)
         assert all(count == 1 for count in endpoint.requests.values())
         assert endpoint.most_open == 1
+
+
+@pytest.mark.parametrize("between", ["changed", "removed"])
+async def test_one_that_changes_twice_waits_for_all_of_its_former_selves(
+    valkey: Any, tmp_path: Path, endpoint: ScriptedProvider, between: str
+) -> None:
+    """The end of the first drops the connections, by which the last would have asked meanwhile."""
+    endpoint.hold = True
+    one = harness.provider(endpoint.url, rotation="single_use")
+    async with harness.node(valkey, tmp_path, one) as side:
+        await side.tokens.put("p/a", DUE)
+        await eventually(lambda: endpoint.held == 1)
+        await change(side, *([replace(one, timeout_s=21.0)] if between == "changed" else []))
+        await asyncio.sleep(0.1)  # The end of the first has begun.
+        await change(side, replace(one, timeout_s=22.0))
+        await side.tokens.put("p/b", DUE | {"refresh_token": "b.0"})
+        for _ in range(200):  # While the first is under way nothing else is asked.
+            await asyncio.sleep(0.01)
+            assert endpoint.held == 1
+        endpoint.hold = False
+        for account in ("p/a", "p/b"):
+            assert (await side.tokens.get(account, wait_ms=20_000, newer=1)).generation == 2
+        assert (endpoint.requests["a.0"], endpoint.requests["b.0"]) == (1, 1)
 
 
 async def test_accounts_of_a_removed_provider_are_kept_and_not_refreshed(

@@ -60,6 +60,8 @@ class ProviderClients:
         self._group: asyncio.TaskGroup | None = None
         self._duties: Duties | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._endings: dict[str, asyncio.Task[None]] = {}
+        """The end of a provider's former clients, all of them, while one goes on."""
         self.pools: dict[str, Pool] = {}
         for provider in directory.providers.values():
             self._add(provider)
@@ -107,14 +109,22 @@ class ProviderClients:
             return
         if running is not None:
             running.cancel()
-        ending = self._group.create_task(self._end(old, running))
+        former_end = self._endings.get(old.name)
+        ending = self._group.create_task(self._end(old, running, former_end))
+        self._endings[old.name] = ending
+        ending.add_done_callback(lambda _: self._ended(old.name, ending))
         if new is not None:
-            self._begin(old.name, ending)
+            self._begin(old.name)
 
-    def _begin(self, name: str, after: asyncio.Task[None] | None = None) -> None:
+    def _ended(self, name: str, ending: asyncio.Task[None]) -> None:
+        if self._endings.get(name) is ending:
+            del self._endings[name]
+
+    def _begin(self, name: str) -> None:
+        """Begin to refresh, once every former client of the provider has ended."""
         if self._group is None or self._duties is None:
             return
-        duties = self._duties
+        duties, after = self._duties, self._endings.get(name)
 
         async def refresh() -> None:
             pool = self.pools[name]
@@ -133,8 +143,8 @@ class ProviderClients:
 
         self._tasks[name] = self._group.create_task(run())
 
-    async def _end(self, provider: Provider, running: asyncio.Task[None] | None) -> None:
+    async def _end(self, provider: Provider, *former: asyncio.Task[None] | None) -> None:
         """Wait until refreshes that were under way have ended, then drop the connections."""
-        if running is not None:
-            await asyncio.wait([running])
+        if going_on := [one for one in former if one is not None]:
+            await asyncio.wait(going_on)
         await self._endpoint.forget(provider)
