@@ -16,6 +16,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from support.manifests import KUBERNETES, manifest, manifests
 
 from tidewarden.config.load import check_secret, load
 from tidewarden.errors import ConfigError
@@ -30,7 +31,6 @@ FIGURES = {
     *(f"tidewarden_{name}_{part}" for name in KINDS for part in ("bucket", "sum", "count")),
 }
 EXAMPLES = Path(__file__).parents[2] / "examples"
-KUBERNETES = EXAMPLES.parent / "deploy" / "kubernetes"
 
 
 @pytest.mark.parametrize("name", ["tidewarden", "tidewarden-store", "tidewarden-up"])
@@ -105,20 +105,6 @@ def test_the_compose_files_nodes_have_a_good_configuration(name: str, tmp_path: 
     assert store["networks"]["default"]["aliases"] == [name]
     assert node["network_mode"] == node["pid"] == f"service:{name}-store"
     assert list(node["depends_on"]) == [f"{name}-store"]
-
-
-def manifests() -> list[dict[str, Any]]:
-    """All objects of all files."""
-    files = sorted(KUBERNETES.glob("*.yaml"))
-    return [one for path in files for one in yaml.safe_load_all(path.read_text("utf-8"))]
-
-
-def manifest(kind: str, name: str = "tidewarden") -> dict[str, Any]:
-    """The one of this kind and name."""
-    (found,) = [
-        one for one in manifests() if (one["kind"], one["metadata"]["name"]) == (kind, name)
-    ]
-    return found
 
 
 def test_kubernetes_takes_the_manifests() -> None:

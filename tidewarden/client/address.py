@@ -37,6 +37,13 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}"
 
+    @property
+    def login(self) -> tuple[str, ...]:
+        """Return the words of AUTH; none: there is no secret."""
+        if not self.secret:
+            return ()
+        return (self.user, self.secret) if self.user else (self.secret,)
+
     def context(self) -> ssl.SSLContext | None:
         """Return the TLS context; ``None``: no TLS."""
         return ssl.create_default_context(cafile=self.ca_file or None) if self.tls else None

@@ -135,9 +135,8 @@ class Endpoints:
 
     async def _greet(self, connection: ClientConnection, address: Address) -> None:
         requests = [pack("HELLO", 3, "SETNAME", self._name), pack("TIME")]
-        if address.secret:
-            who = (address.user, address.secret) if address.user else (address.secret,)
-            requests.insert(0, pack("AUTH", *who))
+        if address.login:
+            requests.insert(0, pack("AUTH", *address.login))
         asked_at = self._clock.monotonic()
         replies = await connection.request([*requests, *self._said], CONNECT_S)
         # what we say of ourselves may be refused, by an older node as well

@@ -17,26 +17,18 @@ import subprocess
 import sys
 from base64 import b64encode
 from pathlib import Path
-from typing import Any
 
 import httpx
-import yaml
 from support.cluster.processes import ADMIN, LIMIT_S, START_S, spawn, until
+from support.manifests import manifest
 
 from benchmarks.network import Network
 from tidewarden.config.secret import hash_generated
 
-MANIFESTS = Path(__file__).parents[3] / "deploy" / "kubernetes" / "tidewarden.yaml"
 NAMED_FILES = Path("/etc/netns")
 """What ``ip netns exec`` lays over the files of ``/etc``, by the namespace's name."""
 CLIENT = "client"
 PORT, HTTP_PORT = 7420, 7421
-
-
-def manifest(kind: str) -> dict[str, Any]:
-    """The first object of that kind in the manifests."""
-    found = yaml.safe_load_all(MANIFESTS.read_text("utf-8"))
-    return next(one for one in found if one["kind"] == kind)
 
 
 class Pod:
@@ -140,10 +132,13 @@ class StatefulSet:
         self, place: str, words: list[str], output: Path, environ: dict[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
         """Start a program in a place, which has the names of all pods."""
+        return spawn([*self._inside(place), *words], output, environ=environ)
+
+    def _inside(self, place: str) -> list[str]:
+        """The words before a program that is run in a place."""
         ip = shutil.which("ip")
         assert ip is not None
-        inside = Path(self.network.namespace(place)).name
-        return spawn([ip, "netns", "exec", inside, *words], output, environ=environ)
+        return [ip, "netns", "exec", Path(self.network.namespace(place)).name]
 
     def end(self, pod: Pod, how: signal.Signals = signal.SIGTERM) -> int:
         """End it; clients are not led to it from then on, and its name goes with it."""
@@ -174,11 +169,8 @@ class StatefulSet:
 
     def tell(self, pod: Pod, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the command line beside the node of a pod, as ``kubectl exec`` does."""
-        ip = shutil.which("ip")
-        assert ip is not None
         url = f"redis://{ADMIN}:{self.secret}@127.0.0.1:{PORT}"
-        argv = [ip, "netns", "exec", Path(self.network.namespace(pod.place)).name]
-        argv += [sys.executable, "-m", "tidewarden", *words, "--url", url]
+        argv = [*self._inside(pod.place), sys.executable, "-m", "tidewarden", *words, "--url", url]
         return subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     def close(self) -> None:

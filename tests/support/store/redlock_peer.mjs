@@ -1,4 +1,5 @@
-// Enters a section under npm's redlock again and again: node redlock_peer.mjs SECONDS NAME WITNESS MASTER…
+// Enters a section under npm's redlock again and again:
+// node redlock_peer.mjs SECONDS NAME WITNESS MASTER…
 import { createRequire } from "node:module";
 
 const require = createRequire(process.cwd() + "/");

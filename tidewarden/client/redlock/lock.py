@@ -199,13 +199,10 @@ class AsyncRedlockLock:
         return await self._redlock.ask_all(packed, self.ttl_ms)
 
     def _told(self, replies: Sequence[Any]) -> str:
-        away = [str(one) for one in replies if isinstance(one, Unreachable)]
-        return f"{replies.count(1)} of {len(replies)} masters had it" + "".join(
-            f"; {one}" for one in away
-        )
+        return "; ".join((f"{replies.count(1)} of {len(replies)} masters had it", *_away(replies)))
 
     def _need_majority(self, replies: Sequence[Any]) -> None:
-        away = [str(one) for one in replies if isinstance(one, Unreachable)]
+        away = _away(replies)
         if len(replies) - len(away) < self._redlock.majority:
             raise Unreachable(f"no majority of the masters answered: {'; '.join(away)}")
 
@@ -226,3 +223,8 @@ class AsyncRedlockLock:
             if error is None:
                 raise
             error.add_note(str(second))
+
+
+def _away(replies: Sequence[Any]) -> list[str]:
+    """Return the masters without an answer, each with why."""
+    return [str(one) for one in replies if isinstance(one, Unreachable)]

@@ -48,10 +48,9 @@ class Master:
         _, connection = await asyncio.get_running_loop().create_connection(
             lambda: ClientConnection(address), address.host, address.port, ssl=address.context()
         )
-        if address.secret:
-            who = (address.user, address.secret) if address.user else (address.secret,)
+        if address.login:
             try:
-                (reply,) = await connection.request([pack("AUTH", *who)], limit_s)
+                (reply,) = await connection.request([pack("AUTH", *address.login)], limit_s)
                 if isinstance(reply, hiredis.ReplyError):
                     raise Broken(str(reply), sent=False)
             except BaseException:

@@ -74,10 +74,9 @@ class UnconfiguredAccounts:
         except errors.Error as error:
             log.debug("accounts without a provider were not looked for: %s", error)
             return
-        for queue, accounts in found.items():
-            if accounts and queue not in self._found:
-                _say(queue, accounts)
-        self._found = {queue: accounts for queue, accounts in found.items() if accounts}
+        before, self._found = self._found, {queue: many for queue, many in found.items() if many}
+        for queue in sorted(self._found.keys() - before.keys()):
+            _say(queue, found[queue])
 
 
 def _say(queue: str, accounts: int) -> None:
